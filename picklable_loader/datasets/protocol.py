@@ -7,7 +7,8 @@ of one iteration, though the dataset has the methods. See `_Iteration`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from inspect import getattr_static, signature
 from typing import Any, cast
@@ -94,13 +95,26 @@ def iterate(dataset: Any, states: dict[str, Any]) -> Any:
         return _OfChanged.again(dataset, saved)
     if "dataset" in states:
         dataset.load_state_dict(states["dataset"])
+    if own := states.keys() == {"iterator"} and hasattr(type(dataset), "__next__"):
+        # Its ``iter`` may open its source where the state is, or apply what is loaded.
+        dataset.load_state_dict(deepcopy(saved))
     before = _form(dataset)
     iterator = iter(dataset)
+    if own and are_in(dataset, iterator, states):
+        return iterator
     if "iterator" in states:
         iterator.load_state_dict(saved)
     elif iterator is not dataset and is_stateful(iterator) and _others(before, _form(dataset)):
         iterator = _OfChanged(dataset, iterator, decode(before))
     return iterator
+
+
+def are_in(dataset: Any, iterator: Any, states: Mapping[str, Any]) -> bool:
+    """A dataset and an iterator over it have these states, which `save` has given."""
+    with suppress(Exception):  # whatever people's state_dict raises
+        found = save(dataset, iterator)
+        return all(alike(encode(found[name]), encode(state)) for name, state in states.items())
+    return False
 
 
 def dataset_state(states: dict[str, Any]) -> Any:

@@ -15,8 +15,9 @@ pickle of a dict with these entries:
   ``"pickled"``, if ``iter`` is called again, with an ``"iterator"`` of a dataset without state, and
   alone, for a replay in the program's own process;
 * ``"over"``: the epoch has ended there, and the next one is to begin;
-* ``"after"``: then, the attributes of a dataset with a state that are flags or None (`flags_of`);
-* ``"announced"``: then, the epoch that set_epoch had given the dataset, if that has a state.
+* ``"announced"``: then, the epoch that set_epoch had given the dataset, if that has a state;
+* ``"after"``: then, and before the first batch with ``num_workers=0``, the attributes of a dataset
+  with a state that are flags or None (`flags_of`).
 
 A pickle of a loader's iterator holds these bytes, as `Pickled`, and only that type is ever opened
 as a pickle. A ``state_dict`` holds plain values: `read` makes such a pickle of them. It has no
@@ -228,7 +229,8 @@ def state_now(dataset: Any, iterable: bool, announced: int | None) -> dict[int, 
         entries = save(dataset, None)
         if not entries:
             return {}
-        entries |= {"over": True, **(flags_of(dataset) if iterable else {})}
+        flags = flags_of(dataset) if iterable else {}
+        entries |= {"over": True, **({"after": flags} if flags else {})}
         given = {} if announced is None else {"announced": announced}
         return {0: to_bytes({**entries, **given})}
     except Exception as error:  # whatever people's state_dict raises: users who save hear of it

@@ -27,7 +27,7 @@ from ..saving.states.plain import alike, decode, encode_state
 from .attributes import Frozen, changed, freeze, placeable, small, thaw
 from .given import Event, goes_on, receiver_of, taker_of
 from .lent import Lent
-from .memory import settle
+from .memory import is_in, settle
 from .other_iterators import SamplerTurns
 from .replay import Record, Replay, next_items
 from .states_ahead import StatesAhead
@@ -350,11 +350,15 @@ class CustomOrder:
             self._sampler.load_state_dict(decode(saved["sampler_state"]))
         thaw(self._sampler, saved.get("sampler", {}))
         self.record.before = self._turns.frozen()
+        there = "iterator_state" not in saved
+        if not there and hasattr(type(self._sampler), "__next__"):
+            # Its ``iter`` may open its source where the state is, or apply what is loaded.
+            self._sampler.load_state_dict(decode(saved["iterator_state"]))
         here = self._private or self._source.globals()
         aside = GeneratorStates(here.run(capture_all))  # what it draws here was drawn before
         self._iterator = aside.run(iter, self._sampler)
         self._opened = self._turns.frozen()
-        if "iterator_state" in saved:
+        if not (there or is_in(self._iterator, saved["iterator_state"])):
             thaw(self._sampler, saved.get("between", self.record.before))
             self._iterator.load_state_dict(decode(saved["iterator_state"]))
         if "after" in saved:

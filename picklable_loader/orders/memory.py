@@ -9,7 +9,7 @@ from typing import Any
 from ..datasets.protocol import is_stateful
 from ..errors import DamagedStateError, UsageError
 from ..rng.source import Source
-from ..saving.states.plain import decode, encode_state
+from ..saving.states.plain import alike, decode, encode_state
 from .attribute_rngs import ATTRIBUTE_RNGS
 from .attributes import Frozen, at_path, changed, freeze, look, small, thaw
 from .unknown import OPAQUE, check_known, lost, once_only, warn_of_iterator
@@ -28,7 +28,7 @@ def memory(sampler: Any, source: Source, started: bool, live: bool = False) -> d
         state = encode_state(sampler.state_dict(), "state_dict() of the sampler: ", live)
         # It may hold weights, and not the generator that the next epoch is drawn from.
         rngs = {path: form for path, form in attributes.items() if form[0] in ATTRIBUTE_RNGS}
-        found = {"state": state, "attributes": rngs, "after": _cleared(sampler, now)}
+        found = {"state": state, "attributes": rngs, "after": _flags(now)}
         return {name: entry for name, entry in found.items() if entry}
     if started:
         if not live and hasattr(sampler, "__next__") and not hasattr(sampler, "__dict__"):
@@ -68,7 +68,7 @@ def prepare(sampler: Any, saved: dict[str, Any], source: Source, started: bool =
         if "state" in saved:
             unloaded = freeze(sampler, source.dataset)
             sampler.load_state_dict(decode(saved["state"]))
-            settle(sampler, source.dataset, unloaded, saved.get("after", {}))
+            _clear(sampler, saved, unloaded, source.dataset)
         thaw(sampler, attributes)
     except Exception as error:
         if state is not None:
@@ -94,22 +94,40 @@ def _built_again(sampler: Any, origin: Frozen, dataset: Any) -> Frozen:
 def settle(sampler: Any, dataset: Any, before: Frozen, after: Frozen) -> None:
     """Undo what ``load_state_dict`` has set for an index that does not come: "resumed", perhaps.
 
-    Between two epochs no index clears it in time. A sampler that is its own iterator would give an
-    empty epoch.
-
     Args:
         sampler, dataset: the dataset is none of the sampler's own.
-        before: its attributes before ``load_state_dict``, which may have moved them.
+        before: its attributes before ``load_state_dict``, which may have moved them, and may have
+            made flags.
         after: the numbers, texts, flags and generators that are to be of these values then.
     """
     moved = small(changed(freeze(sampler, dataset), before))
-    thaw(sampler, {p: f for p, f in after.items() if p in moved or f[0] in ATTRIBUTE_RNGS})
+    made: Frozen = {p: ["absent", None] for p in _flags(moved).keys() - before.keys()}
+    again = {p: f for p, f in after.items() if p in moved or f[0] in ATTRIBUTE_RNGS}
+    thaw(sampler, {**made, **again})
 
 
-def _cleared(sampler: Any, frozen: Frozen) -> Frozen:
-    """The flags that are False, of a sampler that is its own iterator.
+def _flags(frozen: Frozen) -> Frozen:
+    """The attributes that are flags, or None: ``{"resumed": ["plain", False]}``."""
+    return {path: each for path, each in small(frozen).items() if type(each[1]) in _OF_FLAGS}
 
-    Any other applies in ``iter`` what ``load_state_dict`` has noted, and clears its flag there.
+
+_OF_FLAGS = (bool, type(None))
+
+
+def _clear(sampler: Any, saved: dict[str, Any], before: Frozen, dataset: Any) -> None:
+    """Give the flags that ``load_state_dict`` has set the values that they had at the save.
+
+    Between two epochs no index clears "resumed" in time, and the epoch would be empty. A flag by
+    which ``iter`` applies what was loaded stays: without it, the sampler is not in the saved state.
     """
-    own = hasattr(type(sampler), "__next__")
-    return {path: form for path, form in small(frozen).items() if own and form[1] is False}
+    loaded = freeze(sampler, dataset)
+    settle(sampler, dataset, before, saved.get("after", {}))
+    if not is_in(sampler, saved["state"]):
+        thaw(sampler, loaded)
+
+
+def is_in(thing: Any, state: Any) -> bool:
+    """A sampler, or its iterator, has the state that this is the form of."""
+    with suppress(Exception):  # whatever people's state_dict raises
+        return alike(encode_state(thing.state_dict(), "", live=True), state)
+    return False

@@ -17,8 +17,8 @@ from picklable_loader import DataLoader
 N = 10
 
 
-class ItsOwnIterator(Sampler[int]):
-    """As lhotse has: after `load_state_dict`, ``iter`` goes on; the next index clears the flag."""
+class WithPosition(Sampler[int]):
+    """Epoch and position are its state, and `load_state_dict` sets a flag."""
 
     state_is_position = True
 
@@ -32,6 +32,29 @@ class ItsOwnIterator(Sampler[int]):
     def __len__(self) -> int:
         return N
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epoch, self.at, self.resumed = state["epoch"], state["at"], True
+
+
+class AGenerator(WithPosition):
+    """As torchdata's pages show one: the position at an epoch's end is the length."""
+
+    def __iter__(self) -> Iterator[int]:
+        if not self.resumed:
+            self.at = 0
+        self.resumed = False
+        while self.at < N:
+            self.at += 1
+            yield self.order()[self.at - 1]
+        self.epoch += 1
+
+
+class ItsOwnIterator(WithPosition):
+    """As lhotse has: after `load_state_dict`, ``iter`` goes on; the next index clears the flag."""
+
     def __iter__(self) -> Iterator[int]:
         if not self.resumed:
             self.at = 0
@@ -44,12 +67,6 @@ class ItsOwnIterator(Sampler[int]):
             raise StopIteration
         self.at += 1
         return self.order()[self.at - 1]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"epoch": self.epoch, "at": self.at}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.epoch, self.at, self.resumed = state["epoch"], state["at"], True
 
 
 class Applies(Sampler[int]):
@@ -80,6 +97,78 @@ class Applies(Sampler[int]):
         self.loaded = 1
 
 
+class AppliesItself(Applies):
+    """The same, and its own iterator; its state says what is still to be applied."""
+
+    def __iter__(self) -> Iterator[int]:
+        self.left = super().__iter__()
+        return self
+
+    def __next__(self) -> int:
+        return next(self.left)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self.epoch if self.to_apply is None else self.to_apply + self.loaded}
+
+
+class MadeByLoad(ItsOwnIterator):
+    """Only `load_state_dict` makes the flag, and the next index removes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.resumed
+
+    def __iter__(self) -> Iterator[int]:
+        if not hasattr(self, "resumed"):
+            self.at = 0
+        return self
+
+    def __next__(self) -> int:
+        try:
+            return super().__next__()
+        finally:
+            del self.resumed
+
+
+class OpensItsSource(ItsOwnIterator):
+    """Its ``iter`` opens what it reads, at the position that `load_state_dict` has set."""
+
+    def __iter__(self) -> Iterator[int]:
+        super().__iter__()
+        self.source = iter(self.order()[self.at :])
+        return self
+
+    def __next__(self) -> int:
+        self.resumed = False
+        try:
+            index = next(self.source)
+        except StopIteration:
+            self.epoch += 1
+            raise
+        self.at += 1
+        return index
+
+
+class AppliesAPosition(ItsOwnIterator):
+    """Its ``iter`` applies what `load_state_dict` has noted, and clears that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted: tuple[int, int] | None = None
+
+    def __iter__(self) -> Iterator[int]:
+        (self.epoch, self.at), self.noted = self.noted or (self.epoch, 0), None
+        self.at %= N
+        return self
+
+    def state_dict(self) -> dict[str, Any]:
+        epoch, at = self.noted or (self.epoch, self.at)
+        return {"epoch": epoch, "at": at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.noted = state["epoch"], state["at"]
+
+
 class Started(ItsOwnIterator):
     """A flag that epochs change, and `load_state_dict` brings back."""
 
@@ -103,11 +192,17 @@ class Started(ItsOwnIterator):
         self.started = state["started"]
 
 
+KINDS = [
+    *(ItsOwnIterator, Applies, AppliesItself, Started, AGenerator, MadeByLoad, OpensItsSource),
+    AppliesAPosition,
+]
+
+
 @pytest.mark.parametrize("way", ["state", "json", "pickle"])
 @pytest.mark.parametrize("iterates", [False, True])
 @pytest.mark.parametrize("epochs", [0, 1, 2])
 @pytest.mark.parametrize("num_workers", [0, 1])
-@pytest.mark.parametrize("kind", [ItsOwnIterator, Applies, Started])
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_epoch_after_a_state_between_two_is_whole(
     kind: Any, num_workers: int, epochs: int, iterates: bool, way: str
 ) -> None:
@@ -146,3 +241,33 @@ def test_what_the_program_has_restored_by_itself_goes_on_in_its_state() -> None:
     expected = lists(loader)
     assert len(expected) == 2
     assert lists(again) == expected
+
+
+@pytest.mark.parametrize("way", ["state", "pickle"])
+@pytest.mark.parametrize("taken", [1, 2, 3])
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pass_goes_on_and_the_epochs_after_it_are_whole(
+    kind: Any, num_workers: int, taken: int, way: str
+) -> None:
+    def build() -> Any:
+        options = {"num_workers": num_workers, "seed": 1, "prefetch_budget": 1}
+        return DataLoader(range(N), 4, sampler=kind(), at_epoch_end="next", **options)
+
+    loader = build()
+    list(loader)
+    it = iter(loader)
+    for _ in range(taken):
+        next(it)
+    if way == "pickle":
+        again = pickle.loads(pickle.dumps(it))
+        owner = again.loader
+    else:
+        owner = build()
+        owner.load_state_dict(it.state_dict())
+        again = iter(owner) if taken < 3 else iter(())
+    assert lists(again) == lists(it)
+    for _ in range(2):
+        expected = lists(loader)
+        assert len(expected) == 3
+        assert lists(owner) == expected

@@ -6,7 +6,7 @@ it has brought the dataset to an epoch's end, neither follows: the next epoch wo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ...datasets.wrapper import Wrapper, innermost
@@ -14,13 +14,11 @@ from ...saving.pickles.by_reference import attributes_of
 
 
 def flags_of(dataset: Any) -> dict[str, Any]:
-    """A dataset's flags at an epoch's end, as a further entry of a state.
+    """The entry ``"after"`` of a state: the flags of a dataset where no ``iter`` has begun.
 
-    Example: ``{"after": {"resumed": False}}``; of a wrapper ``{"after": {"0.resumed": False}}``.
+    Example: ``{"resumed": False}``; of a wrapper ``{"0.resumed": False}``.
     """
-    now = attributes_below(dataset).items()
-    flags = {name: value for name, value in now if type(value) in (bool, type(None))}
-    return {"after": flags} if flags else {}
+    return {name: value for name, value in attributes_below(dataset).items() if _is_flag(value)}
 
 
 def attributes_below(dataset: Any) -> dict[str, Any]:
@@ -32,14 +30,49 @@ def attributes_below(dataset: Any) -> dict[str, Any]:
     }
 
 
-def undo_flags(dataset: Any, flags: Mapping[str, Any], before: Mapping[str, Any]) -> None:
-    """Set the flags that have changed since the attributes were as ``before``."""
+def undo_flags(
+    dataset: Any,
+    flags: Mapping[str, Any],
+    before: Mapping[str, Any],
+    as_saved: Callable[[], bool],
+) -> None:
+    """Give the flags that a load has set, or made, the values that they had at the save.
+
+    A flag by which ``iter`` applies what was loaded stays: without it, the dataset is not as saved.
+
+    Args:
+        dataset: it was given a state.
+        flags: those of the save.
+        before: its attributes before the load.
+        as_saved: it has the saved state.
+    """
     now = attributes_below(dataset)
+    moved = {name: value for name, value in now.items() if value is not before.get(name, _ABSENT)}
+    made = {name: _ABSENT for name in moved.keys() - before.keys() if _is_flag(moved[name])}
+    again = {**made, **{name: value for name, value in flags.items() if name in moved}}
+    _set(dataset, again)
+    if not as_saved():
+        _set(dataset, {name: moved[name] for name in again})
+
+
+#: the value of a flag that is not there
+_ABSENT = object()
+
+
+def _set(dataset: Any, flags: Mapping[str, Any]) -> None:
     for prefix, owner in _owners(dataset):
-        for name, value in flags.items():
-            own = name.removeprefix(prefix)
-            if prefix + own == name and now.get(name) is not before.get(name):
-                setattr(owner, own, value)
+        for path, value in flags.items():
+            name = path.removeprefix(prefix)
+            if prefix + name != path:
+                continue
+            if value is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
+
+
+def _is_flag(value: Any) -> bool:
+    return value is None or type(value) is bool
 
 
 def _owners(dataset: Any) -> Iterator[tuple[str, Any]]:

@@ -15,9 +15,11 @@ import io
 import pickle
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from inspect import GEN_CREATED, getgeneratorstate, isgenerator
 from typing import Any
 
-from ...datasets.protocol import computes_again, iterate, save
+from ...datasets.protocol import are_in, computes_again, iterate, save
 from ...datasets.wrapper import Wrapper
 from ...errors import CannotSaveError
 from ...rng.generators import capture_all, restore_all
@@ -114,7 +116,8 @@ class StreamSaver:
         iterator = self._open(entries)
         if self.over and "begun" in entries:  # that is the end, which `iter` has changed
             Baseline.put_back(self._dataset, entries)
-        undo_flags(self._dataset, entries.get("after", {}), before)
+        if self.over or "after" in entries:
+            self._undo_flags(entries, before, iterator)
         restore_all(rng)
         return iterator
 
@@ -143,10 +146,7 @@ class StreamSaver:
             again = "pickled" in entries or ("iterator" in entries and self._changes.halved)
             if again and not over and self._first_rng:
                 entries["first_rng"] = self._first_rng
-            if over:
-                if entries.keys() & _PUT_BACK and self._announced is not None:
-                    entries["announced"] = self._announced
-                entries |= {"over": True, **self._after(entries, iterator)}
+            entries |= self._before_iter(entries, iterator, over, fresh)
             return self._since_beginning(to_bytes(entries, self._buffer))
         except CannotSaveError as error:
             return error
@@ -178,22 +178,39 @@ class StreamSaver:
 
     def _finish(self, entries: dict[str, Any], before: dict[str, Any]) -> None:
         """Bring the dataset to where the epoch before has left it, and to the epoch at hand."""
+        iterator = None
         if entries.keys() & {"iterator", "pickled"}:
-            self._open(entries)
+            iterator = self._open(entries)
         elif "dataset" in entries:
             self._dataset.load_state_dict(entries["dataset"])
         if "begun" in entries:
             Baseline.put_back(self._dataset, entries)
-        undo_flags(self._dataset, entries.get("after", {}), before)
+        self._undo_flags(entries, before, iterator)
         if entries.keys() & _PUT_BACK:
             self._set_epoch(entries.get("announced"))  # it may have been chosen since
 
-    def _after(self, entries: dict[str, Any], iterator: Any) -> dict[str, Any]:
-        """See `flags_of`."""
-        has_state = "iterator" in entries and isinstance(self._dataset, Wrapper)
-        has_state |= "dataset" in entries or iterator is self._dataset
-        known = self._iterable and has_state
-        return flags_of(self._dataset) if known else {}
+    def _before_iter(
+        self, entries: dict[str, Any], iterator: Any, over: bool, fresh: bool
+    ) -> dict[str, Any]:
+        """Further entries of a state from which the code of ``iter`` runs; see `flags_of`."""
+        found: dict[str, Any] = {}
+        if over and entries.keys() & _PUT_BACK and self._announced is not None:
+            found["announced"] = self._announced
+        if over:
+            found["over"] = True
+        of_wrapper = isinstance(self._dataset, Wrapper) and "iterator" in entries
+        # A generator's code runs when its first sample is asked for; so does a wrapper's.
+        created = isgenerator(iterator) and getgeneratorstate(iterator) == GEN_CREATED
+        has_state = of_wrapper or "dataset" in entries or iterator is self._dataset
+        if self._iterable and has_state and (over or (fresh and (created or of_wrapper))):
+            flags = flags_of(self._dataset)
+            found |= {"after": flags} if flags or not over else {}
+        return found
+
+    def _undo_flags(self, entries: dict[str, Any], before: dict[str, Any], iterator: Any) -> None:
+        states = {name: entries[name] for name in entries.keys() & {"dataset", "iterator"}}
+        as_saved = partial(are_in, self._dataset, iterator, states)
+        undo_flags(self._dataset, entries.get("after", {}), before, as_saved)
 
     def _open(self, entries: dict[str, Any]) -> Any:
         if "begun" in entries:

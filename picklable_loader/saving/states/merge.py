@@ -28,8 +28,8 @@ _MOST_NAMED = 8
 _PROBLEM = "these states cannot be merged into one for all ranks"
 _OWN_RNG = (
     "the ranks' datasets own generators in other states, and the merged state has none of them: "
-    "streams that are read again may differ. Seed them alike on all ranks, or give the dataset "
-    "state_dict and load_state_dict"
+    "streams that are read again, and later epochs, may differ. Seed them alike on all ranks, or "
+    "give the dataset state_dict and load_state_dict"
 )
 #: for a state of an epoch's beginning, which has no positions: all streams are read from the start
 _BEGINNING = (StreamPosition(),)
@@ -109,7 +109,9 @@ def _with_rng(cursor: Cursor, saved: list[Saved]) -> Cursor:
     """The cursor, with the generators of the ranks' datasets if they are all in one state."""
     found = [each.cursor.dataset_rng for each in saved if each.cursor.dataset_rng]
     if any(each != found[0] for each in found):
-        if any(each.from_start for one in saved for each in one.cursor.streams or _BEGINNING):
+        positions = [each for one in saved for each in one.cursor.streams or _BEGINNING]
+        # The state of an iterator has this epoch's numbers, and none of the next epoch's.
+        if any(each.from_start or "dataset" not in (each.state or {}) for each in positions):
             warn(_OWN_RNG)
         found = []
     return cursor._replace(dataset_rng=found[0] if found else {})

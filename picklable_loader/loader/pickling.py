@@ -17,13 +17,14 @@ from ..core.checks import whole_number
 from ..datasets.datapipes import wrapped
 from ..epoch import dataset_rng
 from ..epoch.attached import give_back, left_behind, take_over
+from ..epoch.carryover import positions_left
 from ..epoch.fits import unlike_its_pickle
 from ..epoch.history import History
 from ..epoch.options import AtEpochEnd, Options
 from ..epoch.position import Position
 from ..epoch.ranks import check_pickled
 from ..epoch.spec import Spec
-from ..epoch.stream_states import warn_of_later_attributes
+from ..epoch.stream_states import warn_of_later_attributes, warn_of_lost
 from ..epoch.turns import still
 from ..epoch.unsaved import (
     MOST_PARTS,
@@ -190,6 +191,8 @@ class Picklable(Owner[_T]):
         with still(self._pl.turn):
             me: Picklable[_T] = apart(self) if self._pl.turn.foreign else self
             inner = me._pl
+            if states := inner.history.next_states:
+                warn_of_lost(spec := spec_of(me), positions_left(spec, states))
             kind = class_of(type(me), inner.options.codec)
             state = packed(packing_of(me), inner.decision, me.__getstate__())
             return *bare(kind, protocol), state

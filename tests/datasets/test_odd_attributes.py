@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from laws.observe import lists
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, get_worker_info
 
 from picklable_loader import DataLoader, Interleave, ShuffleBuffer
 from picklable_loader.errors import LoaderWarning
@@ -165,6 +165,51 @@ class Sparse(Slots):
         self.weights = torch.eye(3).to_sparse()
 
 
+class Graph:
+    """A count next to a tensor of an odd layout."""
+
+    def __init__(self) -> None:
+        self.count, self.edges = 0, torch.eye(4).to_sparse()
+
+
+class HoldsSparse(Odd):
+    def __init__(self) -> None:
+        self.graph = Graph()
+
+    def __iter__(self) -> Iterator[int]:
+        self.graph.count += 100
+        return Walk(self)
+
+    def sample(self, at: int) -> int:
+        return self.graph.count + at
+
+
+class Reader:
+    """Its pickle has the number only, and its large table is read again."""
+
+    def __init__(self, number: int, table: Any = None) -> None:
+        self.number, self.table = number, table
+
+    def __reduce__(self) -> Any:
+        return Reader, (self.number,)
+
+
+class Shares(Odd):
+    """What holds the table of such a reader as well has it in its own pickle."""
+
+    def __init__(self) -> None:
+        self.table = Table()
+        self.table.numbers = torch.arange(30_000)
+        self.reader = Reader(5, self.table.numbers)
+
+    def __iter__(self) -> Iterator[int]:
+        self.table.count += 100
+        return Walk(self)
+
+    def sample(self, at: int) -> int:
+        return self.table.count + int(self.table.numbers[at])
+
+
 def as_generator(kind: Any) -> Any:
     class AsGenerator(kind):  # type: ignore[misc]
         def __iter__(self) -> Iterator[int]:
@@ -182,8 +227,11 @@ PICKLABLE = [
     Slots,
     Cached,
     Sparse,
+    HoldsSparse,
+    Shares,
 ]
-GENERATORS = [as_generator(kind) for kind in (Paths, Slots, Cached, Handle, Sparse)]
+KINDS = (Paths, Slots, Cached, Handle, Sparse, HoldsSparse, Shares)
+GENERATORS = [as_generator(kind) for kind in KINDS]
 GENERATORS += [lambda small=as_generator(Written): small(8)]
 
 
@@ -232,6 +280,97 @@ def test_a_large_tensor_that_was_written_past_torch_s_count_is_warned_of() -> No
     next(iterator)
     with pytest.warns(LoaderWarning, match="changed its attributes seen"):
         pickle.dumps(iterator)
+
+
+class Nested(Odd):
+    """Nobody can compare a nested tensor, but the count next to it."""
+
+    def __init__(self) -> None:
+        self.graph = Graph()
+        self.graph.edges = torch.nested.nested_tensor([torch.ones(3), torch.ones(4)])
+
+    def __iter__(self) -> Iterator[int]:
+        self.graph.count += 1
+        yield from range(N)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("of_loader", [False, True])
+def test_a_worker_s_change_beside_an_odd_tensor_is_warned_of(of_loader: bool) -> None:
+    loader = DataLoader(Nested(), 2, num_workers=1, persistent_workers=True)
+    iterator = iter(loader)
+    list(iterator)
+    with pytest.warns(LoaderWarning, match="changed its attributes graph"):
+        pickle.dumps(loader if of_loader else iterator)
+
+
+# --- numbers that the first epoch makes ----------------------------------------------------------
+
+
+class ByGetattr(Odd):
+    def __iter__(self) -> Iterator[int]:
+        self.epoch = getattr(self, "epoch", 0) + 1
+        yield from range(100 * self.epoch, 100 * self.epoch + N)
+
+
+class ByHasattr(Odd):
+    def __iter__(self) -> Iterator[int]:
+        self.epoch = self.epoch + 1 if hasattr(self, "epoch") else 0
+        yield from range(100 * self.epoch, 100 * self.epoch + N)
+
+
+class ByVars(Odd):
+    def __iter__(self) -> Iterator[int]:
+        vars(self)["epoch"] = epoch = vars(self).get("epoch", 0) + 1
+        yield from range(100 * epoch, 100 * epoch + N)
+
+
+class KnowsItsShare(Odd):
+    """As torch's pages have it: each ``iter`` sets the share, and the length asks for it."""
+
+    def __iter__(self) -> Iterator[int]:
+        self.start, self.end = 0, N
+        yield from range(self.start, self.end)
+
+    def __len__(self) -> int:
+        return self.end - self.start if hasattr(self, "start") else N
+
+
+class ShowsProgress(Odd):
+    def __iter__(self) -> Iterator[int]:
+        self.seen = 0
+        for sample in range(N):
+            self.seen += 1
+            yield sample
+
+    def __repr__(self) -> str:
+        return f"ShowsProgress({getattr(self, 'seen', 0)})"
+
+
+class NamesItsStep(Odd):
+    """The text is a key, and the code asks for another name of another object."""
+
+    def __iter__(self) -> Iterator[Any]:
+        rank, self.step = getattr(get_worker_info(), "id", 0), 0
+        for _ in range(N):
+            self.step += 1
+            yield {"step": self.step + rank}
+
+
+@pytest.mark.parametrize("kind", [ByGetattr, ByHasattr, ByVars])
+def test_a_state_warns_of_a_number_that_a_method_asks_for_and_sets(kind: Any) -> None:
+    loader = DataLoader(kind(), 2)
+    list(loader)
+    with pytest.warns(LoaderWarning, match="epochs have changed its attributes epoch"):
+        loader.state_dict()
+
+
+@pytest.mark.parametrize("kind", [KnowsItsShare, ShowsProgress, NamesItsStep])
+def test_a_state_does_not_warn_of_a_number_that_each_epoch_sets(kind: Any) -> None:
+    loader, again = DataLoader(kind(), 2), DataLoader(kind(), 2)
+    list(loader)
+    again.load_state_dict(loader.state_dict())
+    assert [str(batch) for batch in again] == [str(batch) for batch in loader]
 
 
 # --- two resumes ---------------------------------------------------------------------------------

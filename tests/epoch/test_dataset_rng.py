@@ -198,6 +198,47 @@ def test_a_merged_state_has_those_that_all_ranks_have_in_one_state() -> None:
     assert "dataset_rng" not in apart
 
 
+class Walk(Iterator[int]):
+    def __init__(self, order: list[int]) -> None:
+        self.order = order
+
+    def __next__(self) -> int:
+        if not self.order:
+            raise StopIteration
+        return self.order.pop()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"order": list(self.order)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.order = list(state["order"])
+
+
+class DrawsAnOrder(Rows):
+    """Its iterator has a state, and it has none."""
+
+    def __iter__(self) -> Iterator[int]:
+        return Walk([int(row) for row in self.transform.rng.permutation(N)])
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_merged_state_whose_later_epochs_differ_is_warned_of(num_workers: int) -> None:
+    """The iterators' states have the rest of this epoch, and only the datasets have the next."""
+
+    def of(rank: int) -> dict[str, Any]:
+        options: Any = {"num_workers": num_workers, "snapshot_every_n_steps": 1, "seed": 1}
+        dataset = DrawsAnOrder(np.random.default_rng())
+        loader: Any = DataLoader(dataset, 4, shard=(rank, 2), shard_tail="uneven", **options)
+        iterator = iter(loader)
+        next(iterator)
+        state: dict[str, Any] = iterator.state_dict()
+        return state
+
+    states = [of(0), of(1)]
+    with pytest.warns(LoaderWarning, match="and later epochs, may differ"):
+        merge_states(states)
+
+
 def test_a_dataset_without_that_generator_is_named() -> None:
     loader = build("numpy", 0)
     next(iter(loader))

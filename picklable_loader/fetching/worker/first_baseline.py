@@ -6,9 +6,11 @@ program's own dataset: `FirstBaseline` has the changes of the copy.
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Iterable, Mapping, Set
 from functools import lru_cache
-from types import FunctionType
+from itertools import islice
+from types import CodeType, FunctionType
 from typing import Any
 
 from torch.utils.data import Dataset
@@ -23,7 +25,9 @@ from .forms import Form
 #: a longer list is none of datasets
 _MOST_DATASETS = 1000
 #: by which code asks for an attribute that may not be there
-_ASKING = {"getattr", "hasattr", "vars", "__dict__"}
+_ASKING = {"getattr", "hasattr"}
+#: by which it has all attributes, by their names
+_BY_TEXT = {"vars", "__dict__"}
 _NO_PAST: dict[str, list[str]] = {}
 
 
@@ -203,11 +207,24 @@ def _holds_datasets(value: Any, deep: int = 2) -> bool:
 
 @lru_cache(256)
 def _asked_for(kind: type[Any]) -> frozenset[str]:
-    """Names that a class's code has as text: ``getattr(self, "epochs", 0) + 1`` has one."""
+    """Names that a method asks for, and sets: ``self.epochs = getattr(self, "epochs", 0) + 1``."""
     functions = [each for each in vars(kind).values() if isinstance(each, FunctionType)]
     codes = [code for each in functions for code in codes_in(each.__code__)]
-    asking = [code for code in codes if _ASKING.intersection(code.co_names)]
-    return frozenset(text for code in asking for text in code.co_consts if isinstance(text, str))
+    return frozenset[str]().union(*map(_asked_and_set, codes))
+
+
+def _asked_and_set(code: CodeType) -> set[str]:
+    texts = {text for text in code.co_consts if isinstance(text, str)}
+    if _BY_TEXT.intersection(code.co_names):  # ``vars(self)["epochs"] = ...`` sets one as well
+        return texts
+    steps = list(dis.get_instructions(code))
+    asked = set[str]()
+    for at, step in enumerate(steps):
+        if step.opname == "LOAD_GLOBAL" and step.argval in _ASKING:
+            named = (each.argval for each in steps[at:] if each.opname == "LOAD_CONST")
+            asked.update(text for text in islice(named, 1) if isinstance(text, str))
+    can_set = texts if "setattr" in code.co_names else set[str]()
+    return asked & can_set.union(each.argval for each in steps if each.opname == "STORE_ATTR")
 
 
 def _is_torchs(kind: type[Any]) -> bool:

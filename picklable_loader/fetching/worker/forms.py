@@ -66,7 +66,7 @@ def _trace(value: Any, dataset: Any) -> bytes:
         elif isinstance(part, str | bytes):
             found.append((len(part), part[:_MOST_TEXT]))
         elif isinstance(part, torch.Tensor):
-            found.append(bytes_of(part) if part.nbytes <= LARGE_BYTES else version_of(part))
+            found.append(_content_of(part))
         elif isinstance(part, np.ndarray | np.generic):
             small = part.nbytes <= LARGE_BYTES and not part.dtype.hasobject
             found.append(part.tobytes() if small else b"")
@@ -75,6 +75,14 @@ def _trace(value: Any, dataset: Any) -> bytes:
             found.append(_length_of(part))
             ahead.extend(islice(_within(part), max(0, _MOST_OBJECTS - len(ahead))))
     return pickle.dumps(found, pickle.HIGHEST_PROTOCOL)
+
+
+def _content_of(tensor: torch.Tensor) -> Any:
+    """The bytes of a small tensor; of a large or sparse one, say, how often it was changed."""
+    with suppress(Exception):  # a nested tensor has no number of bytes, and one on "meta" none
+        if tensor.layout is torch.strided and tensor.nbytes <= LARGE_BYTES:
+            return bytes_of(tensor)
+    return version_of(tensor)
 
 
 def _length_of(part: Any) -> int | None:

@@ -92,20 +92,32 @@ def _parts(owner: Any) -> Iterable[tuple[Any, Any]]:
         return enumerate(owner[:_MOST_OBJECTS])
     if isinstance(owner, dict):
         return owner.items()
-    attributes = attributes_of(owner)
-    own = getattr(type(owner), "__getstate__", None)
-    if attributes and own is not getattr(object, "__getstate__", None):
-        with suppress(Exception):  # whatever people's __getstate__ raises
-            state = owner.__getstate__()
-            if type(state) is dict:  # one that drops its cache has none in another program
-                attributes = {n: value for n, value in attributes.items() if state.get(n) is value}
+    attributes, kind = attributes_of(owner), type(owner)
+    if attributes and any(_own(kind, name) for name in _WRITING):
+        written = _written_by(owner)
+        attributes = {n: value for n, value in attributes.items() if written.get(n) is value}
     return attributes.items()
+
+
+def _own(kind: Any, name: str) -> bool:
+    return getattr(kind, name, None) is not getattr(object, name, None)
+
+
+def _written_by(owner: Any) -> dict[str, Any]:
+    """The attributes that its pickle has: one that drops a cache has none in another program."""
+    with suppress(Exception):  # whatever people's __reduce__ raises
+        match owner.__reduce_ex__(pickle.HIGHEST_PROTOCOL):
+            case (_, _, dict(state), *_):
+                return state
+            case (_, _, (dict() | None as state, dict(slots)), *_):
+                return {**(state or {}), **slots}
+    return {}
 
 
 def _is_of_numbers(part: Any) -> bool:
     """A tensor that has its bytes in one piece, or an array that holds no objects."""
     if isinstance(part, torch.Tensor):
-        return part.layout is torch.strided
+        return part.layout is torch.strided and not part.is_nested
     return not part.dtype.hasobject
 
 
@@ -180,8 +192,11 @@ def _plain_parts(owner: Any) -> Iterable[tuple[Any, Any]] | None:
         return ()
     if isinstance(owner, np.ndarray):
         return None if owner.dtype.hasobject else ()
-    plain = all(getattr(kind, name, None) is getattr(object, name, None) for name in _REDUCING)
-    if not plain or isinstance(owner, list | dict) or _slots_of(kind):
+    if (
+        any(_own(kind, name) for name in _REDUCING)
+        or isinstance(owner, list | dict)
+        or _slots_of(kind)
+    ):
         return None
     return attributes_of(owner).items()
 
@@ -209,10 +224,8 @@ _UNCHANGING: tuple[type[Any], ...] = (
     *_FLAT, type, ModuleType, FunctionType, BuiltinFunctionType, np.dtype, torch.dtype, torch.device
 )  # fmt: skip
 #: methods of classes that pickle in a way of their own
-_REDUCING = (
-    "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__",
-    "__getnewargs_ex__",
-)  # fmt: skip
+_WRITING = ("__reduce__", "__reduce_ex__", "__getstate__")
+_REDUCING = (*_WRITING, "__setstate__", "__getnewargs__", "__getnewargs_ex__")
 
 
 def dumps(
@@ -282,7 +295,7 @@ def _pickler(by_value: bool) -> Any:
                 return _at_once(obj, self.lists, self.most_bytes, self.to_compare)
             # Torch copies all of a tensor before it writes the first byte.
             if self.most_bytes is not None and isinstance(obj, torch.Tensor | np.ndarray):
-                if obj.nbytes > self.most_bytes:
+                if _is_of_numbers(obj) and obj.nbytes > self.most_bytes:
                     raise ValueError(f"it has more than {self.most_bytes} bytes")
             if self.to_compare and type(obj) is torch.Tensor and obj.layout is torch.strided:
                 return _content(obj)  # torch writes the address of its memory as well

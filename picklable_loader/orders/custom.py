@@ -329,11 +329,11 @@ class CustomOrder:
             if "iterator" in saved:
                 self._iterator = saved["iterator"]
                 self.record.before = {**self._turns.frozen(), **self.record.before}
-                self._go_on_in(saved)
             elif "log" in saved:
                 self._replay(saved)
             else:
                 self._load_state_dicts(saved)
+            if "iterator" in saved or "log" not in saved:
                 self._go_on_in(saved)
         except BaseException as error:
             own = isinstance(error, LoaderError) or self.record.raised == id(error)
@@ -350,20 +350,17 @@ class CustomOrder:
             self._sampler.load_state_dict(decode(saved["sampler_state"]))
         thaw(self._sampler, saved.get("sampler", {}))
         self.record.before = self._turns.frozen()
-        there = "iterator_state" not in saved
-        if not there and hasattr(type(self._sampler), "__next__"):
-            # Its ``iter`` may open its source where the state is, or apply what is loaded.
-            self._sampler.load_state_dict(decode(saved["iterator_state"]))
-        here = self._private or self._source.globals()
-        aside = GeneratorStates(here.run(capture_all))  # what it draws here was drawn before
-        self._iterator = aside.run(iter, self._sampler)
+        state = saved.get("iterator_state")
+        if own := "iterator_state" in saved and hasattr(type(self._sampler), "__next__"):
+            self._sampler.load_state_dict(decode(state))  # ``iter`` may open its source there
+        aside = (self._private or self._source.globals()).run(capture_all)
+        self._iterator = GeneratorStates(aside).run(iter, self._sampler)  # it has drawn before
         self._opened = self._turns.frozen()
-        if not (there or is_in(self._iterator, saved["iterator_state"])):
+        if "iterator_state" in saved and not (own and is_in(self._iterator, state)):
             thaw(self._sampler, saved.get("between", self.record.before))
-            self._iterator.load_state_dict(decode(saved["iterator_state"]))
+            self._iterator.load_state_dict(decode(state))
         if "after" in saved:
-            after = small({**built, **saved["after"]})
-            settle(self._sampler, self._source.dataset, built, after)
+            settle(self._sampler, self._source.dataset, built, small({**built, **saved["after"]}))
         self._moves, self._drew = [True] * _PROOFS, False
 
     def _go_on_in(self, saved: dict[str, Any]) -> None:

@@ -95,12 +95,10 @@ def iterate(dataset: Any, states: dict[str, Any]) -> Any:
         return _OfChanged.again(dataset, saved)
     if "dataset" in states:
         dataset.load_state_dict(states["dataset"])
-    if own := states.keys() == {"iterator"} and hasattr(type(dataset), "__next__"):
-        # Its ``iter`` may open its source where the state is, or apply what is loaded.
-        dataset.load_state_dict(deepcopy(saved))
+    early = states.keys() == {"iterator"} and _begins_at(dataset, saved)
     before = _form(dataset)
     iterator = iter(dataset)
-    if own and are_in(dataset, iterator, states):
+    if early and are_in(dataset, iterator, states):
         return iterator
     if "iterator" in states:
         iterator.load_state_dict(saved)
@@ -109,12 +107,27 @@ def iterate(dataset: Any, states: dict[str, Any]) -> Any:
     return iterator
 
 
-def are_in(dataset: Any, iterator: Any, states: Mapping[str, Any]) -> bool:
-    """A dataset and an iterator over it have these states, which `save` has given."""
-    with suppress(Exception):  # whatever people's state_dict raises
-        found = save(dataset, iterator)
-        return all(alike(encode(found[name]), encode(state)) for name, state in states.items())
+def _begins_at(dataset: Any, saved: Any) -> bool:
+    """Give a dataset that is its own iterator its state, for an ``iter`` that begins there.
+
+    ``iter`` may open its source at a position, or apply what is loaded.
+    """
+    if is_stateful(dataset) and hasattr(type(dataset), "__next__"):
+        with suppress(Exception):  # it may need what ``iter`` opens
+            dataset.load_state_dict(deepcopy(saved))
+            return True
     return False
+
+
+def are_in(dataset: Any, iterator: Any, states: Mapping[str, Any]) -> bool | None:
+    """A dataset and an iterator over it have states that `save` has given; None: nobody knows."""
+    with suppress(Exception):  # whatever people's state_dict raises
+        found, again = save(dataset, iterator), save(dataset, iterator)
+        if all(alike(encode(found[name]), encode(state)) for name, state in states.items()):
+            return True
+        # A state with the time, or a count of its calls, is never twice the same.
+        return False if all(alike(encode(found[n]), encode(again[n])) for n in states) else None
+    return None
 
 
 def dataset_state(states: dict[str, Any]) -> Any:

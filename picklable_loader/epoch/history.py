@@ -353,6 +353,8 @@ class History:
         if cursor.streams and (spec.lives_on or self.midway):
             # the pass may be left, and begun anew
             self.next_states = brought(read(cursor.streams)) or self.next_states
+        if spec.options.seed is not None and "sampler_state" in (cursor.order or {}):
+            spec.set_epoch_of_samplers(cursor.epoch)  # torchdata's states lack the epoch
         run = self._opened(Run(spec, self.source, cursor, carryover))
         run.restore_sampler()  # what the program sets on it from now on counts
         position.run = run

@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from ..datasets.protocol import is_stateful, length_of
@@ -27,7 +28,7 @@ from ..saving.states.plain import alike, decode, encode_state
 from .attributes import Frozen, changed, freeze, placeable, small, thaw
 from .given import Event, goes_on, receiver_of, taker_of
 from .lent import Lent
-from .memory import is_in, settle
+from .memory import begin_apart, begins_at, settle
 from .other_iterators import SamplerTurns
 from .replay import Record, Replay, next_items
 from .states_ahead import StatesAhead
@@ -333,8 +334,8 @@ class CustomOrder:
                 self._replay(saved)
             else:
                 self._load_state_dicts(saved)
-            if "iterator" in saved or "log" not in saved:
-                self._go_on_in(saved)
+            if self._private is not None and "universe" in saved:
+                self._private.states.update(states_from_text(saved["universe"]))
         except BaseException as error:
             own = isinstance(error, LoaderError) or self.record.raised == id(error)
             self.record, self._iterator = Record.read(saved), None  # the next take begins again
@@ -350,22 +351,19 @@ class CustomOrder:
             self._sampler.load_state_dict(decode(saved["sampler_state"]))
         thaw(self._sampler, saved.get("sampler", {}))
         self.record.before = self._turns.frozen()
-        state = saved.get("iterator_state")
-        if own := "iterator_state" in saved and hasattr(type(self._sampler), "__next__"):
-            self._sampler.load_state_dict(decode(state))  # ``iter`` may open its source there
-        aside = (self._private or self._source.globals()).run(capture_all)
-        self._iterator = GeneratorStates(aside).run(iter, self._sampler)  # it has drawn before
+        rng = (self._private or self._source.globals()).run(capture_all)
+        begin = partial(begin_apart, self._sampler, rng)
+        self._iterator = begin()
         self._opened = self._turns.frozen()
-        if "iterator_state" in saved and not (own and is_in(self._iterator, state)):
-            thaw(self._sampler, saved.get("between", self.record.before))
-            self._iterator.load_state_dict(decode(state))
+        if "iterator_state" in saved:
+            state, before = saved["iterator_state"], self.record.before
+            own = self._iterator is self._sampler
+            if not (own and begins_at(self._sampler, state, before, self._opened, begin)):
+                thaw(self._sampler, saved.get("between", before))
+                self._iterator.load_state_dict(decode(state))
         if "after" in saved:
-            settle(self._sampler, self._source.dataset, built, small({**built, **saved["after"]}))
+            settle(self._sampler, self._source.dataset, built, saved["after"])
         self._moves, self._drew = [True] * _PROOFS, False
-
-    def _go_on_in(self, saved: dict[str, Any]) -> None:
-        if self._private is not None and "universe" in saved:
-            self._private.states.update(states_from_text(saved["universe"]))
 
     def _replay(self, saved: dict[str, Any]) -> None:
         record, now = self.record, self._turns.claim()

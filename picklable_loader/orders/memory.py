@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from ..datasets.protocol import is_stateful
 from ..errors import DamagedStateError, UsageError
+from ..rng.generators import GeneratorStates
 from ..rng.source import Source
 from ..saving.states.plain import alike, decode, encode_state
 from .attribute_rngs import ATTRIBUTE_RNGS
@@ -28,7 +30,8 @@ def memory(sampler: Any, source: Source, started: bool, live: bool = False) -> d
         state = encode_state(sampler.state_dict(), "state_dict() of the sampler: ", live)
         # It may hold weights, and not the generator that the next epoch is drawn from.
         rngs = {path: form for path, form in attributes.items() if form[0] in ATTRIBUTE_RNGS}
-        found = {"state": state, "attributes": rngs, "after": _flags(now)}
+        after = {p: form for p, form in small(attributes).items() if p not in rngs}
+        found = {"state": state, "attributes": rngs, "after": after}
         return {name: entry for name, entry in found.items() if entry}
     if started:
         if not live and hasattr(sampler, "__next__") and not hasattr(sampler, "__dict__"):
@@ -68,7 +71,7 @@ def prepare(sampler: Any, saved: dict[str, Any], source: Source, started: bool =
         if "state" in saved:
             unloaded = freeze(sampler, source.dataset)
             sampler.load_state_dict(decode(saved["state"]))
-            _clear(sampler, saved, unloaded, source.dataset)
+            _settle_before(sampler, saved, unloaded, source.dataset)
         thaw(sampler, attributes)
     except Exception as error:
         if state is not None:
@@ -98,36 +101,72 @@ def settle(sampler: Any, dataset: Any, before: Frozen, after: Frozen) -> None:
         sampler, dataset: the dataset is none of the sampler's own.
         before: its attributes before ``load_state_dict``, which may have moved them, and may have
             made flags.
-        after: the numbers, texts, flags and generators that are to be of these values then.
+        after: those that differ at the save: numbers, texts, flags and generators.
     """
-    moved = small(changed(freeze(sampler, dataset), before))
-    made: Frozen = {p: ["absent", None] for p in _flags(moved).keys() - before.keys()}
-    again = {p: f for p, f in after.items() if p in moved or f[0] in ATTRIBUTE_RNGS}
+    moved = changed(freeze(sampler, dataset), before)
+    made: Frozen = {
+        path: ["absent", None]
+        for path, form in small(moved).items()
+        if path not in before and type(form[1]) in (bool, type(None))
+    }
+    there = small({**before, **after})
+    again = {p: f for p, f in there.items() if p in moved or f[0] in ATTRIBUTE_RNGS}
     thaw(sampler, {**made, **again})
 
 
-def _flags(frozen: Frozen) -> Frozen:
-    """The attributes that are flags, or None: ``{"resumed": ["plain", False]}``."""
-    return {path: each for path, each in small(frozen).items() if type(each[1]) in _OF_FLAGS}
+def _settle_before(sampler: Any, saved: dict[str, Any], before: Frozen, dataset: Any) -> None:
+    """The same between two epochs, where no index clears "resumed" in time: an empty epoch.
 
-
-_OF_FLAGS = (bool, type(None))
-
-
-def _clear(sampler: Any, saved: dict[str, Any], before: Frozen, dataset: Any) -> None:
-    """Give the flags that ``load_state_dict`` has set the values that they had at the save.
-
-    Between two epochs no index clears "resumed" in time, and the epoch would be empty. A flag by
-    which ``iter`` applies what was loaded stays: without it, the sampler is not in the saved state.
+    What ``iter`` is to apply stays: without it, the sampler is in another state than the saved one.
     """
-    loaded = freeze(sampler, dataset)
-    settle(sampler, dataset, before, saved.get("after", {}))
-    if not is_in(sampler, saved["state"]):
+    state, after = saved["state"], saved.get("after", {})
+    loaded, known = freeze(sampler, dataset), is_in(sampler, state) is not None
+    settle(sampler, dataset, before, {**saved.get("attributes", {}), **after})
+    there = is_in(sampler, state)
+    if there is False:
+        thaw(sampler, after)  # torchdata's count of indices, which only ``iter`` loads
+        there = is_in(sampler, state)
+    if there is False or (there is None and known):
         thaw(sampler, loaded)
 
 
-def is_in(thing: Any, state: Any) -> bool:
-    """A sampler, or its iterator, has the state that this is the form of."""
+def begin_apart(sampler: Any, states: dict[str, Any]) -> Any:
+    """Call ``iter``, which draws from generators in these states and has drawn so before."""
+    return GeneratorStates(dict(states)).run(iter, sampler)
+
+
+def begins_at(
+    sampler: Any, state: Any, before: Frozen, opened: Frozen, begin: Callable[[], Any]
+) -> bool:
+    """Give a sampler that is its own iterator a state, and have ``iter`` begin there.
+
+    ``iter`` may open its source at a position, or apply what is loaded.
+
+    Args:
+        sampler: ``iter`` was called.
+        state: the form of its state.
+        before, opened: its attributes before ``iter``, and after it.
+        begin: calls ``iter`` once more.
+
+    Returns:
+        It has the state then. Otherwise the state is still to be loaded.
+    """
+    if any(form[0] in ATTRIBUTE_RNGS for form in changed(before, opened).values()):
+        return False  # what ``iter`` has made from that generator is of the epoch's beginning
+    thaw(sampler, before)
+    try:
+        sampler.load_state_dict(decode(state))
+    except Exception:  # it needs what ``iter`` opens
+        thaw(sampler, before)
+        begin()
+        return False
+    begin()
+    return is_in(sampler, state) is True
+
+
+def is_in(thing: Any, state: Any) -> bool | None:
+    """A sampler, or its iterator, has the state that this is the form of; None: nobody knows."""
     with suppress(Exception):  # whatever people's state_dict raises
-        return alike(encode_state(thing.state_dict(), "", live=True), state)
-    return False
+        found, again = (encode_state(thing.state_dict(), "", live=True) for _ in range(2))
+        return alike(found, state) or (False if alike(found, again) else None)
+    return None

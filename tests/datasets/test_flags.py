@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import json
 import pickle
 from collections.abc import Iterator
@@ -93,6 +95,74 @@ class OpensItsSource(AGenerator):
         return self.at + 100 * self.epoch
 
 
+class TakesItApart(AGenerator):
+    """Its `load_state_dict` removes what it has read."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict({name: state.pop(name) for name in ("epoch", "at")})
+
+
+class WithATime(AGenerator):
+    """Its state is never twice the same."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "time": next(TIMES)}
+
+
+class NeedsWhatIterOpens(AGenerator):
+    """Its own iterator, whose `load_state_dict` seeks in what ``iter`` opens."""
+
+    file: Any = None
+
+    def __iter__(self) -> Iterator[int]:
+        self.file = io.StringIO("".join(f"{number}\n" for number in range(N)))
+        return self
+
+    def __next__(self) -> int:
+        return int(next(self.file))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": 0 if self.file is None else self.file.tell()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state["at"]:
+            self.file.seek(state["at"])
+
+
+class Numbers(Iterator[int]):
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __next__(self) -> int:
+        if self.at == N:
+            raise StopIteration
+        self.at += 1
+        return self.at
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at = state["at"]
+
+
+class HasNextBesides(IterableDataset[int]):
+    """It has ``__next__``, but its ``iter`` returns another object."""
+
+    def __iter__(self) -> Iterator[int]:
+        return Numbers()
+
+    def __next__(self) -> int:
+        return next(iter(self))
+
+
+TIMES = itertools.count()
+KINDS = [
+    *(AGenerator, MadeByLoad, Applies, OpensItsSource, TakesItApart, WithATime),
+    *(HasNextBesides,),
+]
+
+
 def alone(dataset: Any) -> Any:
     return dataset
 
@@ -106,7 +176,7 @@ def in_a_buffer(dataset: Any) -> Any:
 @pytest.mark.parametrize("epochs", [0, 1, 2])
 @pytest.mark.parametrize("persistent", [None, False, True])
 @pytest.mark.parametrize("wrapped", [alone, in_a_buffer])
-@pytest.mark.parametrize("kind", [AGenerator, MadeByLoad, Applies, OpensItsSource])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_pass_goes_on_and_the_epochs_after_it_are_whole(
     kind: Any, wrapped: Any, persistent: bool | None, epochs: int, taken: int | None, way: str
 ) -> None:
@@ -140,3 +210,18 @@ def test_a_pass_goes_on_and_the_epochs_after_it_are_whole(
         expected = lists(loader)
         assert len(expected) == 3
         assert lists(owner) == expected
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("taken", [1, 2])
+def test_a_load_that_needs_what_iter_opens_comes_after_it(num_workers: int, taken: int) -> None:
+    def build() -> Any:
+        options: Any = {"num_workers": num_workers, "snapshot_every_n_steps": 1}
+        return DataLoader(NeedsWhatIterOpens(), 3, seed=1, **options)
+
+    loader, again = build(), build()
+    it = iter(loader)
+    for _ in range(taken):
+        next(it)
+    again.load_state_dict(it.state_dict())
+    assert lists(again) == lists(it)

@@ -325,6 +325,18 @@ class ByVars(Odd):
         yield from range(100 * epoch, 100 * epoch + N)
 
 
+class ByAProperty(Odd):
+    """One method asks for it, and another one sets it."""
+
+    @property
+    def next_epoch(self) -> int:
+        return getattr(self, "epoch", 0) + 1
+
+    def __iter__(self) -> Iterator[int]:
+        self.epoch = self.next_epoch
+        yield from range(100 * self.epoch, 100 * self.epoch + N)
+
+
 class KnowsItsShare(Odd):
     """As torch's pages have it: each ``iter`` sets the share, and the length asks for it."""
 
@@ -357,8 +369,8 @@ class NamesItsStep(Odd):
             yield {"step": self.step + rank}
 
 
-@pytest.mark.parametrize("kind", [ByGetattr, ByHasattr, ByVars])
-def test_a_state_warns_of_a_number_that_a_method_asks_for_and_sets(kind: Any) -> None:
+@pytest.mark.parametrize("kind", [ByGetattr, ByHasattr, ByVars, ByAProperty])
+def test_a_state_warns_of_a_number_that_the_code_asks_for_and_sets(kind: Any) -> None:
     loader = DataLoader(kind(), 2)
     list(loader)
     with pytest.warns(LoaderWarning, match="epochs have changed its attributes epoch"):

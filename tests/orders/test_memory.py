@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 import random
@@ -169,6 +170,135 @@ class AppliesAPosition(ItsOwnIterator):
         self.noted = state["epoch"], state["at"]
 
 
+class AFlagThatIsANumber(AGenerator):
+    resumed: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.resumed = 0
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.resumed = 1
+
+
+class ShowsWhatIsLoaded(Applies):
+    """Its state is what was loaded, also where only the flag has ``iter`` apply that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pending: dict[str, Any] | None = None
+
+    def __iter__(self) -> Iterator[int]:
+        if self.dirty and self.pending:
+            self.epoch, self.pending, self.dirty = self.pending["epoch"], None, False
+        return super().__iter__()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.pending or {"epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.pending, self.dirty = state, True
+
+
+class CountsAsTorchdata(WithPosition):
+    """As its StatefulDistributedSampler: set_epoch brings the epoch, which no state has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.next_at: int | None = None
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        self.at, self.next_at = self.next_at or 0, None
+        for index in itertools.islice(self.order(), self.at, None):
+            self.at += 1
+            yield index
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.next_at = state["at"]
+
+
+class NeedsWhatIterOpens(ItsOwnIterator):
+    """Its `load_state_dict` seeks in what ``iter`` opens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.source: list[int] | None = None
+
+    def __iter__(self) -> Iterator[int]:
+        self.at, self.source = 0, self.order()
+        return self
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        if 0 < self.at < N:
+            assert self.source is not None
+            self.source[:] = self.order()
+
+    def __next__(self) -> int:
+        assert self.source is not None
+        return super().__next__()
+
+
+class DrawsAPart(ItsOwnIterator):
+    """Its ``iter`` makes a part from its generator, and the state has the generator alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rng, self.part = random.Random(3), [0]
+
+    def __iter__(self) -> Iterator[int]:
+        super().__iter__()
+        self.part[:] = self.rng.sample(range(N), N)
+        return self
+
+    def order(self) -> list[int]:
+        return self.part
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "rng": self.rng.getstate()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.rng.setstate(state["rng"])
+
+
+class Position(Iterator[int]):
+    def __init__(self, order: list[int]) -> None:
+        self.order, self.at = order, 0
+
+    def __next__(self) -> int:
+        if self.at == N:
+            raise StopIteration
+        self.at += 1
+        return self.order[self.at - 1]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at = state["at"]
+
+
+class HasNextBesides(Sampler[int]):
+    """It has ``__next__``, but its ``iter`` returns another object."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __iter__(self) -> Iterator[int]:
+        return Position(list(range(N)))
+
+    def __next__(self) -> int:
+        return next(iter(self))
+
+
 class Started(ItsOwnIterator):
     """A flag that epochs change, and `load_state_dict` brings back."""
 
@@ -194,7 +324,8 @@ class Started(ItsOwnIterator):
 
 KINDS = [
     *(ItsOwnIterator, Applies, AppliesItself, Started, AGenerator, MadeByLoad, OpensItsSource),
-    AppliesAPosition,
+    *(AppliesAPosition, AFlagThatIsANumber, ShowsWhatIsLoaded, CountsAsTorchdata),
+    *(NeedsWhatIterOpens, DrawsAPart, HasNextBesides),
 ]
 
 

@@ -28,6 +28,7 @@ _MOST_DATASETS = 1000
 _ASKING = {"getattr", "hasattr"}
 #: by which it has all attributes, by their names
 _BY_TEXT = {"vars", "__dict__"}
+_ITERATING = {"__init__", "__iter__", "__next__", "__call__", "__getitem__"}
 _NO_PAST: dict[str, list[str]] = {}
 
 
@@ -154,7 +155,7 @@ class FirstBaseline(Baseline):
         numbers = {name for name, value in changed.items() if type(value) in (int, float)}
         built = (self._names - self._made).union(
             *(changed.keys() & vars(kind).keys() for kind in kinds),
-            *(numbers & _asked_for(kind) for kind in kinds),
+            numbers & _asked_for(kinds[0]),
         )
         as_in_class = {name for name in changed if self._first.get((name,)) == forms[name]}
         again = self._only_set_by_epoch() | self._set_by_program(forms)
@@ -206,25 +207,34 @@ def _holds_datasets(value: Any, deep: int = 2) -> bool:
 
 
 @lru_cache(256)
-def _asked_for(kind: type[Any]) -> frozenset[str]:
-    """Names that a method asks for, and sets: ``self.epochs = getattr(self, "epochs", 0) + 1``."""
-    functions = [each for each in vars(kind).values() if isinstance(each, FunctionType)]
-    codes = [code for each in functions for code in codes_in(each.__code__)]
-    return frozenset[str]().union(*map(_asked_and_set, codes))
+def _asked_for(kind: Any) -> frozenset[str]:
+    """Names that a class's code asks for, and sets: ``self.n = getattr(self, "n", 0) + 1``.
+
+    Methods that no iteration calls do not count: a length may ask for what each ``iter`` sets.
+    """
+    asked, can_set = set[str](), set[str]()
+    for base in kind.__mro__:
+        for name, each in () if _is_torchs(base) else vars(base).items():
+            function = getattr(each, "fget", None) or getattr(each, "__func__", each)
+            for code in codes_in(function.__code__) if isinstance(function, FunctionType) else ():
+                asks, sets = _asked_and_set(code)
+                can_set |= sets
+                asked |= asks if name in _ITERATING or not name.startswith("__") else set()
+    return frozenset(asked & can_set)
 
 
-def _asked_and_set(code: CodeType) -> set[str]:
+def _asked_and_set(code: CodeType) -> tuple[set[str], set[str]]:
     texts = {text for text in code.co_consts if isinstance(text, str)}
     if _BY_TEXT.intersection(code.co_names):  # ``vars(self)["epochs"] = ...`` sets one as well
-        return texts
+        return texts, texts
     steps = list(dis.get_instructions(code))
     asked = set[str]()
     for at, step in enumerate(steps):
         if step.opname == "LOAD_GLOBAL" and step.argval in _ASKING:
             named = (each.argval for each in steps[at:] if each.opname == "LOAD_CONST")
             asked.update(text for text in islice(named, 1) if isinstance(text, str))
-    can_set = texts if "setattr" in code.co_names else set[str]()
-    return asked & can_set.union(each.argval for each in steps if each.opname == "STORE_ATTR")
+    by_text = texts if "setattr" in code.co_names else set[str]()
+    return asked, by_text.union(each.argval for each in steps if each.opname == "STORE_ATTR")
 
 
 def _is_torchs(kind: type[Any]) -> bool:

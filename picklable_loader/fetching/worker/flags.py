@@ -1,4 +1,4 @@
-"""Flags of a dataset with a state, as an epoch's end leaves them.
+"""Flags of a dataset with a state, where no ``iter`` has begun.
 
 A ``load_state_dict`` may set one, ``resumed`` say, for the ``iter`` or ``next`` that follows. Where
 it has brought the dataset to an epoch's end, neither follows: the next epoch would go on there.
@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ...datasets.wrapper import Wrapper, innermost
-from ...saving.pickles.by_reference import attributes_of
+from ...saving.pickles.by_reference import attributes_of, set_attributes
 
 
 def flags_of(dataset: Any) -> dict[str, Any]:
-    """The entry ``"after"`` of a state: the flags of a dataset where no ``iter`` has begun.
+    """The entry ``"after"`` of a state: the attributes of a dataset that are flags or None.
 
     Example: ``{"resumed": False}``; of a wrapper ``{"0.resumed": False}``.
     """
@@ -34,24 +34,28 @@ def undo_flags(
     dataset: Any,
     flags: Mapping[str, Any],
     before: Mapping[str, Any],
-    as_saved: Callable[[], bool],
+    as_saved: Callable[[], bool | None],
 ) -> None:
     """Give the flags that a load has set, or made, the values that they had at the save.
 
-    A flag by which ``iter`` applies what was loaded stays: without it, the dataset is not as saved.
+    What ``iter`` is to apply stays: without it, the dataset is in another state than the saved one.
 
     Args:
         dataset: it was given a state.
-        flags: those of the save.
+        flags: those of the save; see `flags_of`.
         before: its attributes before the load.
-        as_saved: it has the saved state.
+        as_saved: it has the saved state; None: nobody knows.
     """
     now = attributes_below(dataset)
     moved = {name: value for name, value in now.items() if value is not before.get(name, _ABSENT)}
     made = {name: _ABSENT for name in moved.keys() - before.keys() if _is_flag(moved[name])}
     again = {**made, **{name: value for name, value in flags.items() if name in moved}}
+    if all(again[name] is moved[name] for name in again):
+        return
+    known = as_saved() is not None
     _set(dataset, again)
-    if not as_saved():
+    there = as_saved()
+    if there is False or (there is None and known):
         _set(dataset, {name: moved[name] for name in again})
 
 
@@ -61,14 +65,9 @@ _ABSENT = object()
 
 def _set(dataset: Any, flags: Mapping[str, Any]) -> None:
     for prefix, owner in _owners(dataset):
-        for path, value in flags.items():
-            name = path.removeprefix(prefix)
-            if prefix + name != path:
-                continue
-            if value is _ABSENT:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, value)
+        own = {n.removeprefix(prefix): v for n, v in flags.items() if n.startswith(prefix)}
+        gone = [name for name, value in own.items() if value is _ABSENT]
+        set_attributes(owner, {n: v for n, v in own.items() if v is not _ABSENT}, gone)
 
 
 def _is_flag(value: Any) -> bool:

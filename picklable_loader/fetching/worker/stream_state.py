@@ -15,7 +15,6 @@ import io
 import pickle
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from inspect import GEN_CREATED, getgeneratorstate, isgenerator
 from typing import Any
 
@@ -69,6 +68,8 @@ class StreamSaver:
         self._has_state = False
         #: the state of this epoch that it was opened at
         self._opened_at: bytes | None = None
+        #: the state that `open` was given
+        self._given = NOTHING
         #: where states are pickled
         self._buffer = io.BytesIO()
         self._unsaved = UnsavedGenerators(job.mark_every != NEVER)
@@ -93,7 +94,8 @@ class StreamSaver:
             raise state
         if isinstance(state, Baseline):
             state = state.changes()
-        entries = {} if state is None else pickle.loads(state)
+        self._given = NOTHING if state is None else state
+        entries = pickle.loads(self._given)
         self._seed = seed
         self._opened_at = state if begun or "over" not in entries else None
         self.over = "over" in entries and begun
@@ -208,8 +210,11 @@ class StreamSaver:
         return found
 
     def _undo_flags(self, entries: dict[str, Any], before: dict[str, Any], iterator: Any) -> None:
-        states = {name: entries[name] for name in entries.keys() & {"dataset", "iterator"}}
-        as_saved = partial(are_in, self._dataset, iterator, states)
+        def as_saved() -> bool | None:  # a load may have changed what it was given
+            saved = pickle.loads(self._given)
+            states = {name: saved[name] for name in saved.keys() & {"dataset", "iterator"}}
+            return are_in(self._dataset, iterator, states)
+
         undo_flags(self._dataset, entries.get("after", {}), before, as_saved)
 
     def _open(self, entries: dict[str, Any]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -30,8 +30,7 @@ def memory(sampler: Any, source: Source, started: bool, live: bool = False) -> d
         state = encode_state(sampler.state_dict(), "state_dict() of the sampler: ", live)
         # It may hold weights, and not the generator that the next epoch is drawn from.
         rngs = {path: form for path, form in attributes.items() if form[0] in ATTRIBUTE_RNGS}
-        after = {p: form for p, form in small(attributes).items() if p not in rngs}
-        found = {"state": state, "attributes": rngs, "after": after}
+        found = {"state": state, "attributes": rngs, "after": _others(attributes, source.origins)}
         return {name: entry for name, entry in found.items() if entry}
     if started:
         if not live and hasattr(sampler, "__next__") and not hasattr(sampler, "__dict__"):
@@ -42,6 +41,16 @@ def memory(sampler: Any, source: Source, started: bool, live: bool = False) -> d
             if form[0] == "iterator":
                 warn_of_iterator(path, at_path(sampler, path), sampler)
     return {"attributes": attributes} if attributes else {}
+
+
+def _others(attributes: Frozen, origins: Sequence[Frozen]) -> Frozen:
+    """Numbers, texts and flags among the attributes; of one that has become a list, its name."""
+    now = {path: form for path, form in attributes.items() if form[0] not in ATTRIBUTE_RNGS}
+    was = {path for each in origins for path in small(each)}
+    return {
+        **small(now),
+        **{path: ["foreign", None] for path in now.keys() & was - small(now).keys()},
+    }
 
 
 def prepare(sampler: Any, saved: dict[str, Any], source: Source, started: bool = False) -> None:
@@ -94,7 +103,7 @@ def _built_again(sampler: Any, origin: Frozen, dataset: Any) -> Frozen:
     return {**origin, **changed(origin, now)}
 
 
-def settle(sampler: Any, dataset: Any, before: Frozen, after: Frozen) -> None:
+def settle(sampler: Any, dataset: Any, before: Frozen, after: Frozen, whole: bool = False) -> None:
     """Undo what ``load_state_dict`` has set for an index that does not come: "resumed", perhaps.
 
     Args:
@@ -102,8 +111,10 @@ def settle(sampler: Any, dataset: Any, before: Frozen, after: Frozen) -> None:
         before: its attributes before ``load_state_dict``, which may have moved them, and may have
             made flags.
         after: those that differ at the save: numbers, texts, flags and generators.
+        whole: an attribute that has become a list or dict, say, is put back as well.
     """
     moved = changed(freeze(sampler, dataset), before)
+    moved = moved if whole else small(moved)
     made: Frozen = {
         path: ["absent", None]
         for path, form in small(moved).items()
@@ -121,7 +132,7 @@ def _settle_before(sampler: Any, saved: dict[str, Any], before: Frozen, dataset:
     """
     state, after = saved["state"], saved.get("after", {})
     loaded, known = freeze(sampler, dataset), is_in(sampler, state) is not None
-    settle(sampler, dataset, before, {**saved.get("attributes", {}), **after})
+    settle(sampler, dataset, before, {**saved.get("attributes", {}), **after}, whole=True)
     there = is_in(sampler, state)
     if there is False:
         thaw(sampler, after)  # torchdata's count of indices, which only ``iter`` loads

@@ -224,6 +224,34 @@ class CountsAsTorchdata(WithPosition):
         self.next_at = state["at"]
 
 
+class LoadsItsOrder(ItsOwnIterator):
+    """Its state has the order, which nothing is before the first pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn: list[int] | None = None
+
+    def order(self) -> list[int]:
+        if self.drawn is None:
+            self.drawn = super().order()
+        return self.drawn
+
+    def __next__(self) -> int:
+        try:
+            return super().__next__()
+        except StopIteration:
+            assert self.drawn is not None
+            self.drawn = self.drawn[::-1]  # the next epoch's is made of it
+            raise
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "drawn": self.drawn}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.drawn = state["drawn"]
+
+
 class NeedsWhatIterOpens(ItsOwnIterator):
     """Its `load_state_dict` seeks in what ``iter`` opens."""
 
@@ -325,7 +353,7 @@ class Started(ItsOwnIterator):
 KINDS = [
     *(ItsOwnIterator, Applies, AppliesItself, Started, AGenerator, MadeByLoad, OpensItsSource),
     *(AppliesAPosition, AFlagThatIsANumber, ShowsWhatIsLoaded, CountsAsTorchdata),
-    *(NeedsWhatIterOpens, DrawsAPart, HasNextBesides),
+    *(NeedsWhatIterOpens, LoadsItsOrder, DrawsAPart, HasNextBesides),
 ]
 
 

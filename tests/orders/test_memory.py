@@ -7,11 +7,12 @@ import json
 import pickle
 import random
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from laws.observe import lists
 from torch.utils.data import Sampler
+from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
 from picklable_loader import DataLoader
 
@@ -430,3 +431,27 @@ def test_a_pass_goes_on_and_the_epochs_after_it_are_whole(
         expected = lists(loader)
         assert len(expected) == 3
         assert lists(owner) == expected
+
+
+@pytest.mark.parametrize("taken", [None, 0, 1, 2])
+@pytest.mark.parametrize("epochs", [0, 1, 2])
+def test_torchdatas_distributed_sampler_goes_on_from_a_state(
+    epochs: int, taken: int | None
+) -> None:
+    """Its state is a count of indices: the loader knows the epoch. ``taken``: None: no pass yet."""
+
+    def build() -> Any:
+        sampler = StatefulDistributedSampler(cast(Any, range(2 * N)), num_replicas=2, rank=1)
+        return DataLoader(range(2 * N), 4, sampler=sampler, seed=1)
+
+    loader, again = build(), build()
+    for _ in range(epochs):
+        list(loader)
+    it = None if taken is None else iter(loader)
+    for _ in range(taken or 0):
+        next(it)
+    again.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    expected = lists(loader if it is None else it)
+    assert len(expected) == 3 - (taken or 0)
+    assert lists(again) == expected
+    assert lists(again) == lists(loader)

@@ -28,7 +28,7 @@ from ..saving.states.plain import alike, decode, encode_state
 from .attributes import Frozen, changed, freeze, placeable, small, thaw
 from .given import Event, goes_on, receiver_of, taker_of
 from .lent import Lent
-from .memory import begin_apart, begins_at, settle
+from .loads import begin_apart, begins_at, settle
 from .other_iterators import SamplerTurns
 from .replay import Record, Replay, next_items
 from .states_ahead import StatesAhead

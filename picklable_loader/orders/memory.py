@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 from ..datasets.protocol import is_stateful
 from ..errors import DamagedStateError, UsageError
-from ..rng.generators import GeneratorStates
 from ..rng.source import Source
-from ..saving.states.plain import alike, decode, encode_state
+from ..saving.states.plain import decode, encode_state
 from .attribute_rngs import ATTRIBUTE_RNGS
 from .attributes import Frozen, at_path, changed, freeze, look, small, thaw
+from .loads import is_in, settle
 from .unknown import OPAQUE, check_known, lost, once_only, warn_of_iterator
 
 
@@ -47,10 +47,8 @@ def _others(attributes: Frozen, origins: Sequence[Frozen]) -> Frozen:
     """Numbers, texts and flags among the attributes; of one that has become a list, its name."""
     now = {path: form for path, form in attributes.items() if form[0] not in ATTRIBUTE_RNGS}
     was = {path for each in origins for path in small(each)}
-    return {
-        **small(now),
-        **{path: ["foreign", None] for path in now.keys() & was - small(now).keys()},
-    }
+    lists: Frozen = {path: ["foreign", None] for path in now if path in was}
+    return {**lists, **small(now)}
 
 
 def prepare(sampler: Any, saved: dict[str, Any], source: Source, started: bool = False) -> None:
@@ -103,28 +101,6 @@ def _built_again(sampler: Any, origin: Frozen, dataset: Any) -> Frozen:
     return {**origin, **changed(origin, now)}
 
 
-def settle(sampler: Any, dataset: Any, before: Frozen, after: Frozen, whole: bool = False) -> None:
-    """Undo what ``load_state_dict`` has set for an index that does not come: "resumed", perhaps.
-
-    Args:
-        sampler, dataset: the dataset is none of the sampler's own.
-        before: its attributes before ``load_state_dict``, which may have moved them, and may have
-            made flags.
-        after: those that differ at the save: numbers, texts, flags and generators.
-        whole: an attribute that has become a list or dict, say, is put back as well.
-    """
-    moved = changed(freeze(sampler, dataset), before)
-    moved = moved if whole else small(moved)
-    made: Frozen = {
-        path: ["absent", None]
-        for path, form in small(moved).items()
-        if path not in before and type(form[1]) in (bool, type(None))
-    }
-    there = small({**before, **after})
-    again = {p: f for p, f in there.items() if p in moved or f[0] in ATTRIBUTE_RNGS}
-    thaw(sampler, {**made, **again})
-
-
 def _settle_before(sampler: Any, saved: dict[str, Any], before: Frozen, dataset: Any) -> None:
     """The same between two epochs, where no index clears "resumed" in time: an empty epoch.
 
@@ -139,45 +115,3 @@ def _settle_before(sampler: Any, saved: dict[str, Any], before: Frozen, dataset:
         there = is_in(sampler, state)
     if there is False or (there is None and known):
         thaw(sampler, loaded)
-
-
-def begin_apart(sampler: Any, states: dict[str, Any]) -> Any:
-    """Call ``iter``, which draws from generators in these states and has drawn so before."""
-    return GeneratorStates(dict(states)).run(iter, sampler)
-
-
-def begins_at(
-    sampler: Any, state: Any, before: Frozen, opened: Frozen, begin: Callable[[], Any]
-) -> bool:
-    """Give a sampler that is its own iterator a state, and have ``iter`` begin there.
-
-    ``iter`` may open its source at a position, or apply what is loaded.
-
-    Args:
-        sampler: ``iter`` was called.
-        state: the form of its state.
-        before, opened: its attributes before ``iter``, and after it.
-        begin: calls ``iter`` once more.
-
-    Returns:
-        It has the state then. Otherwise the state is still to be loaded.
-    """
-    if any(form[0] in ATTRIBUTE_RNGS for form in changed(before, opened).values()):
-        return False  # what ``iter`` has made from that generator is of the epoch's beginning
-    thaw(sampler, before)
-    try:
-        sampler.load_state_dict(decode(state))
-    except Exception:  # it needs what ``iter`` opens
-        thaw(sampler, before)
-        begin()
-        return False
-    begin()
-    return is_in(sampler, state) is True
-
-
-def is_in(thing: Any, state: Any) -> bool | None:
-    """A sampler, or its iterator, has the state that this is the form of; None: nobody knows."""
-    with suppress(Exception):  # whatever people's state_dict raises
-        found, again = (encode_state(thing.state_dict(), "", live=True) for _ in range(2))
-        return alike(found, state) or (False if alike(found, again) else None)
-    return None

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from laws.observe import lists
 from torch.utils.data import IterableDataset
+from zoo.streams import SavedWalk
 
 from picklable_loader import DataLoader, ShuffleBuffer
 
@@ -129,28 +130,11 @@ class NeedsWhatIterOpens(AGenerator):
             self.file.seek(state["at"])
 
 
-class Numbers(Iterator[int]):
-    def __init__(self) -> None:
-        self.at = 0
-
-    def __next__(self) -> int:
-        if self.at == N:
-            raise StopIteration
-        self.at += 1
-        return self.at
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"at": self.at}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.at = state["at"]
-
-
 class HasNextBesides(IterableDataset[int]):
     """It has ``__next__``, but its ``iter`` returns another object."""
 
     def __iter__(self) -> Iterator[int]:
-        return Numbers()
+        return SavedWalk(list(range(N)))
 
     def __next__(self) -> int:
         return next(iter(self))

@@ -13,6 +13,7 @@ import pytest
 import torch
 from laws.observe import lists
 from torch.utils.data import IterableDataset
+from zoo.streams import DrawnWalk
 
 from picklable_loader import DataLoader, ShuffleBuffer, from_json, merge_states, to_json
 from picklable_loader.errors import DamagedStateError, LoaderWarning, ReplayWarning
@@ -198,27 +199,11 @@ def test_a_merged_state_has_those_that_all_ranks_have_in_one_state() -> None:
     assert "dataset_rng" not in apart
 
 
-class Walk(Iterator[int]):
-    def __init__(self, order: list[int]) -> None:
-        self.order = order
-
-    def __next__(self) -> int:
-        if not self.order:
-            raise StopIteration
-        return self.order.pop()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"order": list(self.order)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.order = list(state["order"])
-
-
 class DrawsAnOrder(Rows):
     """Its iterator has a state, and it has none."""
 
     def __iter__(self) -> Iterator[int]:
-        return Walk([int(row) for row in self.transform.rng.permutation(N)])
+        return DrawnWalk([int(row) for row in self.transform.rng.permutation(N)])
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])

@@ -13,6 +13,7 @@ import pytest
 from laws.observe import lists
 from torch.utils.data import Sampler
 from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
+from zoo.streams import SavedWalk
 
 from picklable_loader import DataLoader
 
@@ -298,23 +299,6 @@ class DrawsAPart(ItsOwnIterator):
         self.rng.setstate(state["rng"])
 
 
-class Position(Iterator[int]):
-    def __init__(self, order: list[int]) -> None:
-        self.order, self.at = order, 0
-
-    def __next__(self) -> int:
-        if self.at == N:
-            raise StopIteration
-        self.at += 1
-        return self.order[self.at - 1]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"at": self.at}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.at = state["at"]
-
-
 class HasNextBesides(Sampler[int]):
     """It has ``__next__``, but its ``iter`` returns another object."""
 
@@ -322,7 +306,7 @@ class HasNextBesides(Sampler[int]):
         return N
 
     def __iter__(self) -> Iterator[int]:
-        return Position(list(range(N)))
+        return SavedWalk(list(range(N)))
 
     def __next__(self) -> int:
         return next(iter(self))

@@ -1,4 +1,4 @@
-"""What iterating changes in a dataset that has no state, as entries of its stream's states."""
+"""Changes that iterating makes in a dataset without a state, as entries of its stream's states."""
 
 from __future__ import annotations
 

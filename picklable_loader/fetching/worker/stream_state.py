@@ -66,10 +66,8 @@ class StreamSaver:
         self._changes = DatasetChanges(job, shared, origin)
         #: dataset or iterator has a state
         self._has_state = False
-        #: the state of this epoch that it was opened at
-        self._opened_at: bytes | None = None
         #: the state that `open` was given
-        self._given = NOTHING
+        self._given: bytes | None = None
         #: where states are pickled
         self._buffer = io.BytesIO()
         self._unsaved = UnsavedGenerators(job.mark_every != NEVER)
@@ -94,10 +92,9 @@ class StreamSaver:
             raise state
         if isinstance(state, Baseline):
             state = state.changes()
-        self._given = NOTHING if state is None else state
-        entries = pickle.loads(self._given)
+        self._given = state
+        entries = pickle.loads(state or NOTHING)
         self._seed = seed
-        self._opened_at = state if begun or "over" not in entries else None
         self.over = "over" in entries and begun
         rng = entries.get("rng", {})
         self._set_epoch(None if begun else entries.get("announced"), True)  # it gave that state
@@ -163,11 +160,12 @@ class StreamSaver:
             begins: it was asked.
         """
         beginning = self._changes.beginning
+        opened_at = None if self.from_last_epoch else self._given
         if self.over:  # `iter` has changed the program's own dataset beyond that end
-            return to_bytes({**pickle.loads(self._opened_at or NOTHING), **self._changes.by_now()})
+            return to_bytes({**pickle.loads(opened_at or NOTHING), **self._changes.by_now()})
         if self._by_pickle is not None and self._by_pickle.was_read:
-            return self._opened_at and self._since_beginning(self._opened_at)
-        known = state if begins else self._opened_at
+            return opened_at and self._since_beginning(opened_at)
+        known = state if begins else opened_at
         if beginning is not None and self._has_state and isinstance(known, bytes):
             beginning.state = known
             return beginning
@@ -211,7 +209,7 @@ class StreamSaver:
 
     def _undo_flags(self, entries: dict[str, Any], before: dict[str, Any], iterator: Any) -> None:
         def as_saved() -> bool | None:  # a load may have changed what it was given
-            saved = pickle.loads(self._given)
+            saved = pickle.loads(self._given or NOTHING)
             states = {name: saved[name] for name in saved.keys() & {"dataset", "iterator"}}
             return are_in(self._dataset, iterator, states)
 

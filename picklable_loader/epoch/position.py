@@ -9,7 +9,7 @@ from typing import Any
 
 from ..core.cursor import Cursor, Saved, before_epoch
 from ..core.snapshot import to_plain
-from ..errors import CannotSaveError, DamagedStateError
+from ..errors import CannotSaveError, DamagedStateError, warn
 from ..rng.generators import RNGS
 from ..rng.source import Source
 from ..saving.states.tree import copied
@@ -225,6 +225,22 @@ class Position:
         if spec.shard.world == 1 or self.start is None:
             return True
         return spec.is_over(self.start.cursor)
+
+    def warn_of_a_look(self, next_epoch: int) -> None:
+        """Warn, as the next epoch begins, if this pass has a state's position and gave one batch.
+
+        That was ``next(iter(loader))``, perhaps, to see a batch.
+        """
+        run = self.run
+        if run is None or run.start.step == 0 or run.finished:
+            return
+        if run.step == run.start.step + 1 and run.schedule.remaining() != 0:
+            warn(
+                f"the pass that a state had begun at step {run.start.step} of epoch {run.epoch} is "
+                f"left after one batch: this iter(loader) begins epoch {next_epoch}, and the other "
+                "batches do not come. If that was a look at a batch, load the state after it; or "
+                "train with the iterator that has given it"
+            )
 
     def carryover(self) -> Carryover:
         """The seeds and generators that it leaves to the next epoch of persistent workers."""

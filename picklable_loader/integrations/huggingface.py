@@ -61,7 +61,22 @@ class ExactResume:
     #: of a step that has begun: its number, its batches, and the generators before it
     _begun: tuple[int, int, dict[str, Any]] | None = None
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Raise UsageError where the Trainer's methods would hide these."""
+        super().__init_subclass__(**kwargs)
+        order = cls.__mro__
+        if transformers.Trainer in order[: order.index(ExactResume)]:
+            raise UsageError(
+                f"class {cls.__qualname__}: the Trainer is named before ExactResume, and would "
+                "train without it. Name it first: class MyTrainer(ExactResume, Trainer)"
+            )
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if not isinstance(self, transformers.Trainer):
+            raise UsageError(
+                f"{type(self).__qualname__} is no transformers.Trainer, which ExactResume needs: "
+                "class MyTrainer(ExactResume, Trainer)"
+            )
         for holder, name in _HOOKS:
             if not hasattr(holder, name):
                 raise _unknown(name)
@@ -70,7 +85,7 @@ class ExactResume:
             if not hasattr(holder, name):
                 raise _unknown(name)
         self._picklable_loader = _InCheckpoints()
-        self.add_callback(self._picklable_loader)  # type: ignore[attr-defined]
+        self.add_callback(self._picklable_loader)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kw: Any) -> Any:
         """See `transformers.Trainer.train`."""

@@ -21,7 +21,7 @@ from zoo.samplers import (
 )
 
 from picklable_loader import DataLoader
-from picklable_loader.errors import EmptyEpochWarning
+from picklable_loader.errors import EmptyEpochWarning, LoaderWarning
 
 EPOCHS, STEPS = 3, 4
 #: trains with a loader from a saved epoch on; yields (epoch, batch) after each step
@@ -137,3 +137,48 @@ def test_after_the_last_batch_torchdatas_loader_has_an_empty_pass_too() -> None:
     with pytest.warns(EmptyEpochWarning):
         assert list(ours) == list(theirs) == []
     assert len(list(ours)) == len(list(theirs)) == STEPS
+
+
+LEFT = pytest.warns(LoaderWarning, match="step 2 of epoch 0 is left after one batch")
+
+
+def loaded(batches: int = 2, /, **options: Any) -> tuple[Any, Any]:
+    """A loader at that step of a state, and the state."""
+    saver = make(**options)
+    iterator = iter(saver)
+    for _ in range(batches):
+        next(iterator)
+    loader = make(**options)
+    loader.load_state_dict(saver.state_dict())
+    return loader, saver.state_dict()
+
+
+@pytest.mark.parametrize("lives_on", [None, False, True])
+def test_a_look_at_a_batch_of_a_loaded_state_is_warned_of_before_the_others_are_lost(
+    lives_on: bool | None,
+) -> None:
+    options = {} if lives_on is None else {"num_workers": 2, "persistent_workers": lives_on}
+    loader, state = loaded(**options)
+    next(iter(loader))
+    with LEFT:
+        iterator = iter(loader)
+    assert len(list(iterator)) == STEPS
+    loader.load_state_dict(state)
+    assert len(list(loader)) == STEPS - 2
+
+
+@pytest.mark.parametrize("batches", [0, 2])
+@pytest.mark.parametrize("taken", [2, 3, 4])
+def test_an_epoch_that_is_left_later_or_was_at_its_begin_is_not_warned_of(
+    batches: int, taken: int
+) -> None:
+    loader, _ = loaded(batches)
+    for _ in zip(range(taken), loader):
+        pass
+    assert len(list(loader)) == STEPS
+
+
+def test_the_last_batch_of_an_epoch_leaves_none_to_come() -> None:
+    loader, _ = loaded(STEPS - 1)
+    next(iter(loader))
+    assert len(list(loader)) == STEPS

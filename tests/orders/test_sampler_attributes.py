@@ -6,6 +6,7 @@ import array
 import copy
 import dataclasses
 import enum
+import functools
 import itertools
 import json
 import pickle
@@ -498,6 +499,51 @@ def test_what_stays_does_not_hinder_a_save(epoch: int, step: int) -> None:
 class BadLength(Refers):
     def __len__(self) -> int:
         raise ValueError("not yet")
+
+
+class SortedByKey(Sampler[int]):
+    """Has a key of the dataset's own, as a partial of a partial."""
+
+    def __init__(self, feature: Any) -> None:
+        self.key = functools.partial(_key, feature)
+
+    def __len__(self) -> int:
+        return N
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(range(N), key=self.key))
+
+
+def _key(feature: Callable[[int], int], index: int) -> int:
+    return feature(index)
+
+
+def _feature(factor: int, index: int) -> int:
+    return index * factor % 7
+
+
+class OfFeatures(Dataset[int]):
+    def __init__(self, feature: Any) -> None:
+        self.feature = feature
+
+    def __getitem__(self, index: int) -> int:
+        return int(self.feature(index))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_partial_that_the_dataset_has_as_well_has_not_changed(num_workers: int) -> None:
+    feature = functools.partial(_feature, 3)
+    dataset, sampler = OfFeatures(feature), SortedByKey(feature)
+    options: Any = {"batch_size": 2, "sampler": sampler, "num_workers": num_workers}
+    loader = DataLoader(dataset, **options)
+    iterator = iter(loader)
+    next(iterator)
+    state = loader.state_dict()  # would raise, as the loader has looked into the partial
+    rest = [batch.tolist() for batch in iterator]
+    loader.state_dict()
+    resumed = DataLoader(dataset, **options)
+    resumed.load_state_dict(state)
+    assert [batch.tolist() for batch in resumed] == rest
 
 
 def test_a_length_that_raises_is_none() -> None:

@@ -12,7 +12,7 @@ import weakref
 from collections import ChainMap
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -151,7 +151,8 @@ _CONTAINERS = {list, dict, set, bytearray}
 def reductions(pickler: Any) -> Any:
     """The ``dispatch_table`` of a pickler class that writes the global generators by name.
 
-    Whatever draws from one would draw from a copy after loading, which nobody seeds.
+    Whatever draws from one would draw from a copy after loading, which nobody seeds. An equal
+    partial has equal bytes: a look at its ``__dict__`` makes one, which pickle would write.
     """
     given: Any = copyreg.dispatch_table
     if pickler is not pickle.Pickler:  # which has a descriptor of that name
@@ -161,10 +162,17 @@ def reductions(pickler: Any) -> Any:
         for name, generator in GLOBAL.items():
             if obj is generator:
                 return global_generator, (name,)
-        own = given.get(type(obj))
-        return obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL) if own is None else own(obj)
+        registered = given.get(type(obj))
+        if registered is not None:
+            return registered(obj)
+        return obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
 
-    return ChainMap({type(each): reduce for each in GLOBAL.values()}, given)
+    def reduce_partial(obj: Any) -> Any:
+        make, function, (*parts, attributes) = obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        return make, function, (*parts, attributes or None)
+
+    own = {type(each): reduce for each in GLOBAL.values()}
+    return ChainMap(own, given, {partial: reduce_partial})
 
 
 def _by_wrapped(obj: Any) -> Any:

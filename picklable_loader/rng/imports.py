@@ -1,0 +1,72 @@
+"""Imports within a batch leave its random numbers as they were.
+
+Some libraries draw while they are imported: ``rich``, say, draws from ``random``. An import inside
+of ``__getitem__`` runs once in each process. The batch at hand would be another one after a resume,
+or with another number of workers.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from .current import fetching
+from .generators import capture_all, restore_all
+
+
+class _Finder(threading.local):
+    """Stays first in ``sys.meta_path``; has modules found by the finders that follow it.
+
+    Within a batch, a module that it has had found runs with the generators set aside.
+    """
+
+    #: this thread is at such a module, and at those that it imports
+    _within = False
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """See `importlib.abc.MetaPathFinder.find_spec`; None outside of batches."""
+        if self._within or not fetching():
+            return None
+        for finder in list(sys.meta_path):
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec = None if find is None else find(name, path, target)
+            if spec is not None:
+                self._wrap(spec.loader)
+                return spec  # type: ignore[no-any-return]
+        return None
+
+    def _wrap(self, loader: Any) -> None:
+        """Have a loader run its next module by `_run`; built-in modules have classes as loaders."""
+        if not isinstance(loader, type) and hasattr(loader, "exec_module"):
+            with suppress(AttributeError):  # it has no attributes of its own
+                loader.exec_module = partial(self._run, loader)
+
+    def _run(self, loader: Any, module: ModuleType) -> None:
+        with suppress(AttributeError):
+            del loader.exec_module
+        if self._within or not fetching():
+            loader.exec_module(module)
+            return
+        before, self._within = capture_all(), True
+        try:
+            loader.exec_module(module)
+        finally:
+            self._within = False
+            restore_all(before)
+
+
+_finder = _Finder()
+
+
+def set_imports_aside() -> None:
+    """Have imports within batches of this process move no random numbers, from now on."""
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)

@@ -43,21 +43,21 @@ class _Finder(threading.local):
                 return spec  # type: ignore[no-any-return]
         return None
 
-    def _wrap(self, loader: Any) -> None:
-        """Have a loader run its next module by `_run`; built-in modules have classes as loaders."""
-        if not isinstance(loader, type) and hasattr(loader, "exec_module"):
+    def _wrap(self, runner: Any) -> None:
+        """Have an import's loader run the module by `_run`; that of built-in ones is a class."""
+        if not isinstance(runner, type) and hasattr(runner, "exec_module"):
             with suppress(AttributeError):  # it has no attributes of its own
-                loader.exec_module = partial(self._run, loader)
+                runner.exec_module = partial(self._run, runner)
 
-    def _run(self, loader: Any, module: ModuleType) -> None:
+    def _run(self, runner: Any, module: ModuleType) -> None:
         with suppress(AttributeError):
-            del loader.exec_module
+            del runner.exec_module
         if self._within or not fetching():
-            loader.exec_module(module)
+            runner.exec_module(module)
             return
         before, self._within = capture_all(), True
         try:
-            loader.exec_module(module)
+            runner.exec_module(module)
         finally:
             self._within = False
             restore_all(before)

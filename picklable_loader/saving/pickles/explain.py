@@ -315,7 +315,9 @@ def _advice(obj: Any, codecs: tuple[str, ...]) -> str:
     drop = "drop it in the __getstate__ of its owner"
     for name in ("__getstate__", "__reduce_ex__", "__reduce__"):
         if getattr(type(obj), name, None) is not getattr(object, name, None):
-            return f"fix its {name}, which raises that, or {drop}"
+            return (
+                f"{drop}, and make it again when it is needed; or fix its {name}, which raises that"
+            )
     return f"{drop}, and make it again in __setstate__"
 
 

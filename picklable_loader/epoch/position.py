@@ -229,12 +229,13 @@ class Position:
     def warn_of_a_look(self, next_epoch: int) -> None:
         """Warn, as the next epoch begins, if this pass has a state's position and gave one batch.
 
-        That was ``next(iter(loader))``, perhaps, to see a batch.
+        That was ``next(iter(loader))``, perhaps, to see a batch. Without a length, a program often
+        leaves a pass by itself.
         """
         run = self.run
         if run is None or run.start.step == 0 or run.finished:
             return
-        if run.step == run.start.step + 1 and run.schedule.remaining() != 0:
+        if run.step == run.start.step + 1 and run.schedule.remaining():
             warn(
                 f"the pass that a state had begun at step {run.start.step} of epoch {run.epoch} is "
                 f"left after one batch: this iter(loader) begins epoch {next_epoch}, and the other "

@@ -393,6 +393,7 @@ class Trainer:
             random.setstate(of_python)
 
 
+@pytest.mark.filterwarnings("ignore:the pass that a state had begun .* is left after one batch")
 @pytest.mark.parametrize("again", ["a fresh program", "the same loaders"])
 @pytest.mark.parametrize("team", TEAMS)
 def test_all_loaders_draw_from_the_restored_generators_whoever_draws_first(

@@ -21,12 +21,12 @@ from .generators import capture_all, restore_all
 
 
 class _Finder(threading.local):
-    """Stays first in ``sys.meta_path``; has modules found by the finders that follow it.
+    """Asks the finders behind it in ``sys.meta_path``, where it is put first.
 
-    Within a batch, a module that it has had found runs with the generators set aside.
+    Within a batch, it restores the generators when the module that they find was executed.
     """
 
-    #: this thread is at such a module, and at those that it imports
+    #: this thread executes such a module, or one that it imports
     _within = False
 
     def find_spec(
@@ -35,8 +35,8 @@ class _Finder(threading.local):
         """See `importlib.abc.MetaPathFinder.find_spec`; None outside of batches."""
         if self._within or not fetching():
             return None
-        for finder in list(sys.meta_path):
-            find = None if finder is self else getattr(finder, "find_spec", None)
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            find = getattr(finder, "find_spec", None)
             spec = None if find is None else find(name, path, target)
             if spec is not None:
                 self._wrap(spec.loader)
@@ -66,7 +66,7 @@ class _Finder(threading.local):
 _finder = _Finder()
 
 
-def set_imports_aside() -> None:
+def guard_imports() -> None:
     """Have imports within batches of this process move no random numbers, from now on."""
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)

@@ -126,3 +126,16 @@ def test_a_version_without_what_the_mixin_overrides_is_refused(
 ) -> None:
     log = server.log("unknown_version", tmp_path)
     assert "the Trainer has no _load_rng_state. It was tried with transformers 5.23.0" in log
+
+
+@pytest.mark.core
+def test_a_class_in_which_the_mixin_would_have_no_effect_is_refused() -> None:
+    from transformers import Trainer
+
+    from picklable_loader.errors import UsageError
+    from picklable_loader.integrations.huggingface import ExactResume
+
+    with pytest.raises(UsageError, match="the Trainer is named before ExactResume"):
+        type("Late", (Trainer, ExactResume), {})
+    with pytest.raises(UsageError, match="Alone is no transformers.Trainer"):
+        type("Alone", (ExactResume,), {})()

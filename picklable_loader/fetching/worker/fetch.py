@@ -15,7 +15,7 @@ from torch.utils.data import StackDataset, Subset
 from ...core.seeds import Seeding
 from ...core.task import Task
 from ...datasets.protocol import datasets_within
-from ...rng.imports import set_imports_aside
+from ...rng.imports import guard_imports
 from ...rng.owned import Seed, Seedable, seed_each, seedable_in
 from .feedback import sent, take_back
 from .on_error import Gathering, OnError, Thinned, left_a_generator
@@ -342,7 +342,7 @@ def make_fetcher(
     ``opened`` makes a dataset go on from its state, and gives the iterator of iterable-style data;
     None: it begins. The stream has given so many batches of the epoch by then.
     """
-    set_imports_aside()
+    guard_imports()
     mode = job.seeding if job.draws and job.seeding != "worker" else "none"
     found = owned_by(job)
     seeder = Seeder(mode, base_seed, hooks_of(job, found), job.rank, job.world)

@@ -325,3 +325,29 @@ def test_the_program_s_default_dtype_is_that_of_its_workers(method: str) -> None
     there = next(iter(DataLoader(Thirds(), 4, **context)))
     assert here.dtype == there.dtype == torch.float64
     assert torch.equal(here, there)
+
+
+_COLLECTED = textwrap.dedent("""
+    import gc, sys
+    from picklable_loader import DataLoader
+
+    class Collector:
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, index):
+            return gc.isenabled(), gc.get_freeze_count() > 10_000
+
+    if __name__ == "__main__":
+        options = {"num_workers": 1, "multiprocessing_context": sys.argv[1], "collate_fn": tuple}
+        print(*DataLoader(Collector(), None, **options), gc.get_freeze_count())
+    """)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_collections_visit_what_was_imported_in_no_new_process_but_in_the_program(
+    method: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(_COLLECTED)
+    assert run([str(script), method]) == f"(True, {method != 'fork'}) 0\n"

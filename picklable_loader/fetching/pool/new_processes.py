@@ -9,6 +9,7 @@ file. A script without ``if __name__ == "__main__"`` would start its workers in 
 from __future__ import annotations
 
 import ast
+import pkgutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,6 +62,16 @@ def _is_guarded(path: str) -> bool:
 
 #: imports torch, numpy and whatever a worker needs of us
 _WORKER = "picklable_loader.fetching.worker.preloaded"
+
+
+class Work:
+    """The main function of a worker, as a pickle that has the new process import the module above.
+
+    This process must not import it: it would set the program's own garbage aside for good.
+    """
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return pkgutil.resolve_name, (f"{_WORKER}:work",)
 
 
 def preload(context: BaseContext) -> None:

@@ -21,7 +21,7 @@ from ..worker.hooks import check_arguments
 from ..worker.process import without_ctrl_c, work
 from ..worker.replica import WorkerConfig
 from .exit import Death
-from .new_processes import hidden, preload
+from .new_processes import Work, hidden, preload
 from .shutdown import ASKED_S, Lifeline, remove_shared_memory, retire
 from .stack_dumps import Stacks
 
@@ -131,8 +131,9 @@ class Pool:
         with guard, without_ctrl_c():
             end = self.lines.open(self._context, config.worker)
             stack = None if self._stacks is None else self._stacks.open(config.worker)
+            target = work if self._context.get_start_method() == "fork" else Work()
             process = self._context.Process(  # type: ignore[attr-defined]
-                target=work, args=(end, self._job, config, self._lifeline.end, stack), daemon=True
+                target=target, args=(end, self._job, config, self._lifeline.end, stack), daemon=True
             )
             try:
                 process.start()

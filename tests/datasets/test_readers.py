@@ -1,4 +1,4 @@
-"""The readers of files that docs/streams.md shows: saved at every step, they go on exactly.
+"""The readers of files that docs/files.md shows: saved at every step, they go on exactly.
 
 They are taken from the page, as a module, since a pickle finds classes by their module's name.
 """
@@ -23,10 +23,9 @@ from zoo.datasets import as_they_are
 
 from picklable_loader import DataLoader
 
-page = ROOT / "docs" / "streams.md"
+page = ROOT / "docs" / "files.md"
 readers: Any = ModuleType("readers_of_the_page")
 sys.modules[readers.__name__] = readers
-readers.json = json
 for _, code in blocks(page):
     if "class Files(" in code or "(Files):" in code:
         exec(compile(code, page, "exec"), vars(readers))

@@ -1,4 +1,4 @@
-"""How large a state is: as docs/resuming.md says, whatever the length of the data."""
+"""How large a state is: as docs/resuming.md and docs/samplers.md say, whatever the length of the data."""
 
 from __future__ import annotations
 

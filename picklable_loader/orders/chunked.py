@@ -88,16 +88,14 @@ class ChunkedOrder:
 
     def __init__(self, sampler: Any, setting: Setting) -> None:
         self.sampler = sampler
-        #: as they were at the first index: a dataset may grow
+        #: as they were at the first index, or in the saved state: a dataset may grow
         self.lengths = Lengths(0, 0)
         #: indices of a full chunk, from 1
         self.chunk_length = 1
         self._setting = setting
-        #: the lengths of an epoch that goes on: its dataset may grow before it gives a batch
-        self._resumed: Lengths | None = None
         if setting.saved is not None:
             _check_saved(setting.saved)
-            self._resumed = self._lengths_now().restored(setting.saved)
+            self.lengths = self._lengths_now().restored(setting.saved)
         #: where the first chunk is drawn from, and the chunks; None until the first index is taken,
         #: as torch's samplers draw nothing before that
         self._start_at: dict[str, Any] | None = None
@@ -171,27 +169,26 @@ class ChunkedOrder:
         self._offset = offset
 
     def length(self) -> int | None:
-        if self._chunks is None:
-            return (self._resumed or self._lengths_now()).total
-        return self.lengths.total
+        begun = self._chunks is not None or self._setting.saved is not None
+        return (self.lengths if begun else self._lengths_now()).total
 
     def state(self, live: bool) -> dict[str, Any] | None:
-        lengths = self.lengths
         if self._chunks is not None:
             state = self._chunks.state()
-        elif self._setting.saved is None or self._resumed is None:
-            return None
+        elif self._setting.saved is not None:
+            state = dict(self._setting.saved)
         else:
-            state, lengths = dict(self._setting.saved), self._resumed
-        if self.source_length() != lengths.source:  # each step may be saved: one `len` then
-            state |= lengths.saved(self._lengths_now())
+            return None
+        if self.source_length() != self.lengths.source:  # each step may be saved: one `len` then
+            state |= self.lengths.saved(self._lengths_now())
         return state
 
     def _lengths_now(self) -> Lengths:
         return Lengths(self.source_length(), len(self.sampler))
 
     def _start(self) -> None:
-        self.lengths = self._resumed or self._lengths_now()
+        if self._setting.saved is None:
+            self.lengths = self._lengths_now()
         self.chunk_length = max(1, self.full_chunk_length())
         own_seed = self.own_seed and self.sampler.generator is None
         if self._start_at is None:  # a signal may come after the draw

@@ -99,16 +99,15 @@ class ShuffleOrder:
         self._sampler = sampler
         self._setting = setting
         self._key: int | None = None
+        #: as they were when the epoch began, as a dataset may grow; None: it has not begun
+        self._lengths: Lengths | None = None
         if setting.saved is not None:
             self._key = setting.saved.get("key")
             if type(self._key) is not int or not 0 <= self._key < 2**64:
                 raise DamagedStateError("order.key", "from 0 to 2**64 - 1", self._key)
+            self._lengths = self._lengths_now().restored(setting.saved)
         #: made at the first index, as torch's samplers look at their data then
         self._permutation: Permutation | None = None
-        #: the lengths of an epoch that goes on: its dataset may grow before it gives a batch
-        self._resumed: Lengths | None = None
-        if setting.saved is not None:
-            self._resumed = self._lengths().restored(setting.saved)
         self._position = 0
         #: some positions, and the indices there
         self._ahead = range(0)
@@ -140,20 +139,16 @@ class ShuffleOrder:
         self._position = position
 
     def length(self) -> int | None:
-        return self._lengths_at_first().total if self._permutation is None else self._permutation.n
+        return (self._lengths or self._lengths_now()).total
 
     def state(self, live: bool) -> dict[str, Any] | None:
         if self._key is None:
             return None
-        return {"key": self._key, **self._lengths_at_first().saved(self._lengths())}
+        now = self._lengths_now()
+        return {"key": self._key, **(self._lengths or now).saved(now)}
 
-    def _lengths(self) -> Lengths:
+    def _lengths_now(self) -> Lengths:
         return Lengths(len(self._sampler), len(self._sampler))
-
-    def _lengths_at_first(self) -> Lengths:
-        if self._permutation is None:
-            return self._resumed or self._lengths()
-        return Lengths(self._permutation.n, self._permutation.n)
 
     def _begin(self) -> Permutation:
         if self._key is None:
@@ -163,7 +158,8 @@ class ShuffleOrder:
                 self._key = setting.source.draw("sampler", random_int64)
             else:
                 self._key = order_seed(seed, setting.epoch)
-        self._permutation = Permutation(self._lengths_at_first().total, self._key)
+        self._lengths = self._lengths or self._lengths_now()
+        self._permutation = Permutation(self._lengths.total, self._key)
         return self._permutation
 
 

@@ -388,7 +388,6 @@ class CustomOrder:
         if not record.taken:
             self._opened = self._turns.frozen()
         record.left = dict(world.states)
-        record.logged = set(record.left)
 
     # --- drawing ---------------------------------------------------------------------------------
 
@@ -445,4 +444,3 @@ class CustomOrder:
                 self._drew = True
                 self._source.saved_at.clear()
                 self.record.drew(opens, taken, found, left)
-            self.record.left = left

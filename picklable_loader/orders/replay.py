@@ -62,10 +62,8 @@ class Record:
     failed: str | None = None
     #: ``id`` of what the sampler has raised in a replay
     raised: int | None = None
-    #: states in which the sampler left the global generators
+    #: the global generators that it has drawn from, in the states in which it has left them
     left: dict[str, Any] = field(default_factory=dict)
-    #: global generators of which a replay knows the state to begin with
-    logged: set[str] = field(default_factory=set)
     #: the program was warned of the bytes that it has heard
     warned: bool = False
 
@@ -105,15 +103,6 @@ class Record:
             raise TypeError("what others have changed has a number, and whether the end had come")
         return cls(opens, taken, ended, found, log, before, between, events, heard, others)
 
-    def note(self, opens: int, taken: int, states: dict[str, Any]) -> None:
-        """The sampler found these states when so much was done."""
-        if self.log is not None:
-            self.log.append([opens, taken, states])
-            # Before the end, or after batches were put back after it?
-            unclear = any(event.ended and event.taken == taken for event in self.events)
-            if unclear or len(self.log) > _LOG_LIMIT:
-                self.log = None
-
     def move(self, found: Frozen, unclear: str | None = None) -> None:
         """Other iterators of the sampler have changed these attributes; see `SamplerTurns`."""
         if not found:
@@ -132,14 +121,15 @@ class Record:
     def drew(self, opens: int, taken: int, found: dict[str, Any], left: dict[str, Any]) -> None:
         """The sampler has drawn: it found global generators in these states, and left them so."""
         moved = [name for name in RNGS if found[name] != left[name]]
-        strange = {
-            name: found[name]
-            for name in moved
-            if name not in self.logged or found[name] != self.left[name]
-        }
-        self.logged.update(strange)
-        if strange:
-            self.note(opens, taken, strange)
+        strange = {name: found[name] for name in moved if found[name] != self.left.get(name)}
+        self.left.update({name: left[name] for name in moved})
+        if not strange or self.log is None:
+            return
+        self.log.append([opens, taken, strange])
+        # Before the end, or after batches were put back after it?
+        unclear = any(event.ended and event.taken == taken for event in self.events)
+        if unclear or len(self.log) > _LOG_LIMIT:
+            self.log = None
 
     def why_not(self, seeded: bool) -> tuple[str, str]:
         """Why there can be no replay, and the way out; with a seed, too much was heard."""

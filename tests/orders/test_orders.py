@@ -362,6 +362,38 @@ def test_a_position_in_what_was_drawn_is_refused_where_there_is_no_replay(
         iterator.state_dict()
 
 
+class DrawsNowAndThen(Sampler[int]):
+    """It shuffles four indices at a time, by Python's global generator."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __iter__(self) -> Iterator[int]:
+        for start in range(0, N, 4):
+            yield from random.sample(range(start, start + 4), 4)
+
+
+@pytest.mark.parametrize("moved_after", [1, 2, 3, 4])
+@pytest.mark.parametrize("step", [2, 3, 4, 5])
+def test_a_program_that_draws_between_two_draws_of_the_sampler_is_noticed_at_the_second(
+    step: int, moved_after: int
+) -> None:
+    def make() -> DataLoader[Any]:
+        return DataLoader(range(N), 2, sampler=DrawsNowAndThen())
+
+    for seed in range(3):
+        seed_everything(seed)
+        iterator = iter(make())
+        for number in range(1, step + 1):
+            next(iterator)
+            if number == moved_after:
+                random.random()
+        again = make()
+        again.load_state_dict(iterator.state_dict())
+        expected = batches(iterator)
+        assert batches(iter(again)) == expected
+
+
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("kind", [own.Resumed, own.ResumedAndCounting, own.ResumedWithGenerator])

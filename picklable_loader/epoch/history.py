@@ -159,7 +159,9 @@ class History:
 
         For ``live`` and ``behind`` see `Run.cursor`.
         """
-        waits, run = position.waits_at, position.run
+        waits, run, over = position.waits_at, position.run, position.over
+        if over and (behind or self.resume is None):
+            self._check_newest(spec, position)
         # Once `iter` was called, the loaded cursor does not fit the objects that it has moved: the
         # sampler and dataset that a pickle holds, and a sampler's iterator that came in a pickle.
         has_objects = waits is not None and (live or "iterator" in (waits.cursor.order or ()))
@@ -168,14 +170,9 @@ class History:
             state = position.unmoved(spec, self.source, live)
         else:
             assert run is not None
-            if behind and run.finished:
-                self._check_newest(spec, position)
             warn_of_settings(run.spec.sampler, run.settings)
             state = to_plain(*run.saved(live, behind))
         if self.resume is None:
-            over = position.over
-            if over and not behind:
-                self._check_newest(spec, position)
             state.pop("counted", None)
             next_epoch = position.next_epoch() if over else self.next_epoch
             state |= self.choice.after(position.epoch, next_epoch)
@@ -209,13 +206,10 @@ class History:
 
     def _beginning(self, spec: Spec, epoch: int, live: bool) -> Saved:
         self.source.generators = spec.generators
-        # With a seed the dataset has generators of its own.
-        rng = self.source.state(spec.moves if self.source.seed is None else spec.draws_from)
+        rng = self.source.state(spec.moves)
         sampler = spec.unstarted(self.source, self.iterated, live)
-        if live:
-            return self._start_of(spec, epoch, rng, sampler, None, {})
-        left = self._streams_left(spec, live)
-        return self._start_of(spec, epoch, rng, sampler, self.carryover, left)
+        left = (None, {}) if live else (self.carryover, self._streams_left(spec, live))
+        return self._start_of(spec, epoch, rng, sampler, *left)
 
     def _drawing(self, spec: Spec) -> str | None:
         return spec.draws_as if self.draws_as == "" else self.draws_as
@@ -302,10 +296,11 @@ class History:
 
     def fresh_run(self, spec: Spec, carryover: Carryover | None) -> Run:
         """The next epoch, begun; with ``seed=`` the sampler follows."""
-        position = self.position
-        left = None if position is None else position.run
-        if position is not None and position.waits_for_feedback(spec):
-            left = self.resumed_run(spec, position, carryover)
+        position, left = self.position, None
+        if position is not None:
+            position.warn_of_a_look(self.next_epoch)
+            waits = position.waits_for_feedback(spec)
+            left = self.resumed_run(spec, position, carryover) if waits else position.run
         if left is not None:
             left.restore_sampler()  # a new pass moves it next: iterators note how they leave it
             left.hear_the_end()

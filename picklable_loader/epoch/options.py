@@ -106,8 +106,9 @@ class Options:
         count_bytes(self.prefetch_bytes)
         if self.num_streams is not None:
             whole_number("num_streams", self.num_streams, 1)
-        check_on_error(self.on_error)
-        check_seed_dataset(self.seed_dataset)
+        self._check_callable("on_error", ("raise", "skip"), "the exception and the index")
+        takes = "the dataset of a process and a seed"
+        self._check_callable("seed_dataset", ("auto", "off"), takes)
         check_codec(self.codec)
         every = self.snapshot_every_n_steps
         if every != "auto":
@@ -123,6 +124,15 @@ class Options:
         object.__setattr__(self, "shard", check_shard(self.shard))
         self._check_seeding()
         self._check_hooks()
+
+    def _check_callable(self, name: str, texts: tuple[str, str], takes: str) -> None:
+        """Raise ValueError unless an option is one of two texts, or a callable that takes that."""
+        if not callable(found := getattr(self, name)) and found not in texts:
+            one, other = texts
+            raise ValueError(
+                f'{name} should be "{one}", "{other}" or a callable that takes {takes}, got '
+                f"{name}={found!r}"
+            )
 
     def _check_hooks(self) -> None:
         for name in ("worker_init_fn_arg", "worker_exit_fn", "convert", "device_convert"):
@@ -205,24 +215,6 @@ def check_device(device: Any) -> None:
             'to_device should be a torch.device, its name such as "cuda:0", or None, got '
             f"{device!r}"
         ) from None
-
-
-def check_on_error(on_error: Any) -> None:
-    """Raise ValueError unless it is "raise", "skip", or can be called."""
-    if not callable(on_error) and on_error not in ("raise", "skip"):
-        raise ValueError(
-            'on_error should be "raise", "skip" or a callable that takes the exception and the '
-            f"index, got on_error={on_error!r}"
-        )
-
-
-def check_seed_dataset(seed_dataset: Any) -> None:
-    """Raise ValueError unless it is "auto", "off", or can be called."""
-    if not callable(seed_dataset) and seed_dataset not in ("auto", "off"):
-        raise ValueError(
-            'seed_dataset should be "auto", "off" or a callable that takes the dataset of a '
-            f"process and a seed, got seed_dataset={seed_dataset!r}"
-        )
 
 
 def check_codec(codec: Any) -> None:

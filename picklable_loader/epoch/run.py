@@ -72,7 +72,6 @@ class Run:
         self._lives_on = self.draws_as == "persistent_workers"
         self._carryover, self._after_left = carryover, after_left
         self._fits: dict[str, Any] | None = None
-        self._grouping = spec.grouping
         self.writer = Writer()
         self.epoch, self.announced = start.epoch, start.announced
         self.shared_seed: int | None = None
@@ -282,7 +281,7 @@ class Run:
         cursor = self.cursor(live, behind)
         grown = "grown_from" in (cursor.order or ())
         fits = (None if grown else self._fits) or self.spec.fingerprint(self.streams.total)
-        size = self._grouping.batch_size
+        size = self.spec.grouping.batch_size
         if fits["batch_size"] != size:  # the only setting that may change while a run lasts
             fits = {**fits, "batch_size": size}
         self._fits = self._source.fits = fits

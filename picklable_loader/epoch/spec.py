@@ -218,15 +218,10 @@ class Spec:
         return given
 
     @cached_property
-    def draws_from(self) -> set[str]:
-        """The global generators that the sampler may draw from, now or later."""
-        return set() if self.known else set(RNGS)
-
-    @cached_property
     def moves(self) -> set[str]:
-        """The global generators that a pass may move: those, and all that a dataset draws from."""
+        """The global generators that a pass may move, as sampler or dataset may draw from them."""
         in_torchs_way = self.options.seeding == "worker" and not self.workers
-        return set(RNGS) if in_torchs_way else self.draws_from
+        return set(RNGS) if in_torchs_way or not self.known else set()
 
     @property
     def draws_unnoticed(self) -> bool:

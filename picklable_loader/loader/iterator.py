@@ -226,8 +226,6 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
                 warn_of_changes(self.loader, spec)
             self._driver.rest()
         if start is None:
-            if history.position is not None:
-                history.position.warn_of_a_look(history.next_epoch)
             _check_kind(self.loader)
             spec = agree_before_pass(self.loader, spec, None)
             if inner.driver is not None or history.next_states:

@@ -63,13 +63,11 @@ class Position:
         """
         assert self.start is not None
         cursor, fits = self.start
+        cursor = cursor._replace(rng=source.as_now(cursor.rng))
         order = cursor.order or {}
         if live:
             given = to_plain(cursor, fits)
-            given = given if "iterator" in order else copy.deepcopy(given)
-            return (
-                given if source.seed is not None else {**given, "rng": source.as_now(given["rng"])}
-            )
+            return given if "iterator" in order else copy.deepcopy(given)
         held = held_by(cursor.dataset_rng, spec)
         warn_of_drift(spec.dataset, cursor.streams, held=held)
         if "iterator" in order and "log" not in order:
@@ -87,11 +85,10 @@ class Position:
         except DamagedStateError as error:
             why = "it came in a pickle, and is no plain value"
             raise CannotSaveError(error.field, why, _PICKLE_INSTEAD) from None
-        if source.seed is not None:
-            return plain
-        rng = source.as_now(plain["rng"])
-        own = {name: text for name, text in rng.items() if name in RNGS}
-        return {**plain, "rng": {**source.given(), **own}}
+        if source.seed is None:
+            own = {name: text for name, text in plain["rng"].items() if name in RNGS}
+            plain["rng"] = {**source.given(), **own}
+        return plain
 
     @property
     def seed(self) -> int | None:

@@ -30,7 +30,7 @@ def left_behind(history: History, spec: Spec) -> dict[int, Any]:
     if not here or history.resume is not None:  # a state says what it is to be
         return history.next_states
     if not spec.stateful:
-        origin = history.origin_known
+        origin = history.choice.origin
         changes = {} if origin is None else origin.reached()
         return {0: to_bytes({**changes, "over": True})} if changes else {}
     states = state_now(spec.dataset, spec.iterable, history.choice.dataset_has)
@@ -51,7 +51,7 @@ def take_over(history: History, spec: Spec, dataset: Any) -> None:
             set_epoch_of(dataset, announced)
         return
     origin = history.origin(spec)  # as the program has built it
-    history.choice.put_back(spec, origin, announced)
+    history.choice.put_back(spec, announced)
     settle(dataset, history.next_states.values())  # which was taken after that
     if origin is not None:
         origin.takes_over(drift)
@@ -63,4 +63,4 @@ def give_back(history: History, spec: Spec) -> None:
     """Bring the attached dataset back to what the program has built: a state was loaded."""
     Baseline.put_back(spec.dataset, history.taken_over)
     history.taken_over = {}
-    history.choice.put_back(spec, history.origin_known, history.choice.announced)
+    history.choice.put_back(spec, history.choice.announced)

@@ -66,8 +66,6 @@ class History:
         # No pickle holds the rest.
         #: the sampler was iterated since the program has built it
         self.iterated = False
-        #: see `origin`; None before the first epoch
-        self.origin_known: FirstBaseline | None = None
         #: by stream, the state then of a dataset that no worker has a copy of; see `kept_of`
         self.built: dict[int, Any] | None = {}
         #: entries of a state that undo what `attached.take_over` has made of the dataset
@@ -134,14 +132,14 @@ class History:
 
     def origin(self, spec: Spec) -> FirstBaseline | None:
         """An iterable-style dataset as it was before the loader's first epoch in this process."""
-        if self.origin_known is None and spec.iterable and not spec.stateful:
+        if self.choice.origin is None and spec.iterable and not spec.stateful:
             by_value = spec.options.codec == "cloudpickle"
-            self.origin_known = FirstBaseline(spec.dataset, by_value, self.past)
-        return self.origin_known
+            self.choice.origin = FirstBaseline(spec.dataset, by_value, self.past)
+        return self.choice.origin
 
     def past_by_now(self) -> Mapping[str, Sequence[str]]:
         """Changes of the program's own dataset by epochs; see `FirstBaseline.past`."""
-        return self.past if self.origin_known is None else self.origin_known.past()
+        return self.past if self.choice.origin is None else self.choice.origin.past()
 
     def state(self, spec: Spec, position: Position | None, behind: int = 0) -> dict[str, Any]:
         """The state to go on from: of a pass, or of the next one if that is over."""
@@ -271,7 +269,7 @@ class History:
         self.next_epoch, self.choice.announced = epoch, self.choice.announced if goes_on else epoch
         if after_a_pass and position is not None and position.over:
             position.leads_to(epoch)
-        self.choice.choose(spec, self.origin_known, epoch, after_a_pass, goes_on)
+        self.choice.choose(spec, epoch, after_a_pass, goes_on)
         return dropped
 
     def _leave(self, spec: Spec, position: Position) -> None:
@@ -304,7 +302,7 @@ class History:
         if left is not None:
             left.restore_sampler()  # a new pass moves it next: iterators note how they leave it
             left.hear_the_end()
-        self.choice.give_what_is_due(spec, self.origin_known)
+        self.choice.give_what_is_due(spec)
         if spec.options.seed is not None:
             spec.set_epoch_of_samplers(self.next_epoch)
         draws_as = self._drawing(spec)
@@ -344,7 +342,7 @@ class History:
         if shows_draws(self.source, spec):
             self.draws_as = "" if cursor.draws_as == spec.draws_as else cursor.draws_as
         self.source.restore(cursor.rng)
-        self.choice.go_on_at(spec, self.origin_known, cursor.announced)
+        self.choice.go_on_at(spec, cursor.announced)
         if cursor.streams and (spec.lives_on or self.midway):
             # the pass may be left, and begun anew
             self.next_states = brought(read(cursor.streams)) or self.next_states
@@ -389,7 +387,7 @@ class History:
             if streams == len(spec.streams) and run.streams != spec.streams:
                 self._forget(spec, run.streams.total)  # as many of this rank, and other ones
         if self.position is not None and self.position.run is run:
-            self.choice.give_if_it_waits(spec, self.origin_known)
+            self.choice.give_if_it_waits(spec)
 
     def refit(self, spec: Spec) -> None:
         """Drop the streams' states if the next epoch has another number of streams."""
@@ -427,7 +425,7 @@ class History:
         self.source.generators = spec.generators
         self.source.put_back(cursor.rng)
         self.source.load(cursor.rng, fits)
-        self.choice.put_back(spec, self.origin_known, cursor.announced)
+        self.choice.put_back(spec, cursor.announced)
         self.choice.announced = cursor.announced
         position = Position(start, given, at_epoch_end=choice, pending=True)
         if of in (None, self.position):

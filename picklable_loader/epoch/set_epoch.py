@@ -23,6 +23,8 @@ class EpochChoice:
         self.waits = False
         #: the epoch that the program's dataset was last given
         self.dataset_has: int | None = None
+        #: notes what set_epoch changes in it; see `History.origin`, which makes it. None: nobody
+        self.origin: FirstBaseline | None = None
         #: the dataset came in a pickle, and another loader may have given it another epoch before
         self._unsure = False
 
@@ -55,56 +57,49 @@ class EpochChoice:
         """A pass begins, or goes on from a state that has this choice; or it is over already."""
         self.chosen, self.waits = chosen, chosen is not None and not over
 
-    def choose(
-        self,
-        spec: Spec,
-        origin: FirstBaseline | None,
-        epoch: int,
-        after_a_pass: bool,
-        goes_on: bool,
-    ) -> None:
+    def choose(self, spec: Spec, epoch: int, after_a_pass: bool, goes_on: bool) -> None:
         """An epoch was chosen, perhaps for after a pass of the loader, which may go on."""
         self.note_begin(epoch if after_a_pass else None, over=not goes_on)
         if not goes_on:
-            self._give(spec, origin, epoch)
+            self._give(spec, epoch)
 
-    def _give(self, spec: Spec, origin: FirstBaseline | None, epoch: int) -> None:
+    def _give(self, spec: Spec, epoch: int) -> None:
         """Give samplers and dataset an epoch."""
         self.announced = epoch
         spec.set_epoch_of_samplers(epoch)
-        self._give_dataset(spec, origin, epoch)
+        self._give_dataset(spec, epoch)
         self.waits = False  # not before: a signal may have come, and the next pass does it again
 
-    def give_if_it_waits(self, spec: Spec, origin: FirstBaseline | None) -> None:
+    def give_if_it_waits(self, spec: Spec) -> None:
         """Give them the choice, now that no pass goes on."""
         if self.waits and self.chosen is not None:
-            self._give(spec, origin, self.chosen)
+            self._give(spec, self.chosen)
 
-    def give_what_is_due(self, spec: Spec, origin: FirstBaseline | None) -> None:
+    def give_what_is_due(self, spec: Spec) -> None:
         """See that samplers and dataset have their epoch, before a pass begins."""
-        self.give_if_it_waits(spec, origin)  # the pass before was not read to its end
+        self.give_if_it_waits(spec)  # the pass before was not read to its end
         # It went on from another epoch's state; or a signal has stopped `set_epoch` in the middle.
         if self.announced not in (None, self.dataset_has):
-            self._give_dataset(spec, origin, self.announced)
+            self._give_dataset(spec, self.announced)
 
-    def _give_dataset(self, spec: Spec, origin: FirstBaseline | None, epoch: int) -> None:
-        if origin is None:
+    def _give_dataset(self, spec: Spec, epoch: int) -> None:
+        if self.origin is None:
             set_epoch_of(spec.dataset, epoch)
         else:
-            origin.set_epoch(epoch)
+            self.origin.set_epoch(epoch)
         self.dataset_has, self._unsure = epoch, False
 
-    def go_on_at(self, spec: Spec, origin: FirstBaseline | None, epoch: int | None) -> None:
+    def go_on_at(self, spec: Spec, epoch: int | None) -> None:
         """See that the dataset has the epoch of a state, whose pass goes on."""
         if epoch is None and self.dataset_has is not None and has_set_epoch(spec.dataset):
             _warn_of_no_epoch(spec.dataset, self.dataset_has)
         elif epoch != self.dataset_has or (self._unsure and spec.reads_copies):
-            self.put_back(spec, origin, epoch)
+            self.put_back(spec, epoch)
 
-    def put_back(self, spec: Spec, origin: FirstBaseline | None, epoch: int | None) -> None:
+    def put_back(self, spec: Spec, epoch: int | None) -> None:
         """Give the dataset the epoch of a state's pass; None: the state has none."""
         if epoch is not None:
-            self._give_dataset(spec, origin, epoch)
+            self._give_dataset(spec, epoch)
 
 
 def _warn_of_no_epoch(dataset: Any, given: int) -> None:

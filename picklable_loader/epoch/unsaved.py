@@ -323,7 +323,7 @@ def warn_of_another_pass(
                 'batch. Use seeding="batch"',
                 ReplayWarning,
             )
-    origin = history.origin_known
+    origin = history.choice.origin
     if another and (spec.stateful or (origin is not None and origin.reached())):
         warn(
             f"a later pass of this loader has read the dataset {type(spec.dataset).__qualname__}, "

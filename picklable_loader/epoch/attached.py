@@ -33,7 +33,7 @@ def left_behind(history: History, spec: Spec) -> dict[int, Any]:
         origin = history.choice.origin
         changes = {} if origin is None else origin.reached()
         return {0: to_bytes({**changes, "over": True})} if changes else {}
-    states = state_now(spec.dataset, spec.iterable, history.choice.dataset_has)
+    states = state_now(spec, history.choice.dataset_has)
     if isinstance(states.get(0), CannotSaveError):
         raise states[0]
     return states or history.next_states

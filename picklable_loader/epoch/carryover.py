@@ -10,7 +10,7 @@ from ..core.budget import Policy
 from ..core.cursor import Cursor
 from ..core.streams import StreamPosition
 from ..rng.generators import states_from_text, states_to_text
-from .dataset_rng import at_begin, for_replays, held_by
+from .dataset_rng import at_begin, for_replays
 from .spec import Spec
 from .stream_states import savable, warn_of_drift, warn_of_lost
 
@@ -74,7 +74,7 @@ def streams_left(
     if live:
         warn_of_lost(spec, positions)
     else:
-        warn_of_drift(spec.dataset, positions, drift, held_by(owned, spec))
+        warn_of_drift(spec, positions, owned, drift)
     apart = positions and spec.streams.shard.world > 1
     saved = savable(positions, live)
     return {

@@ -275,7 +275,7 @@ class History:
     def _leave(self, spec: Spec, position: Position) -> None:
         """Have the next epoch begin with what a pass has made that nobody can move any more."""
         if not spec.reads_copies:
-            self.next_states = state_now(spec.dataset, spec.iterable, self.choice.dataset_has)
+            self.next_states = state_now(spec, self.choice.dataset_has)
             self.left = True
         self.carryover, self.position = position.carryover(), None
 
@@ -360,8 +360,7 @@ class History:
     def _opened(self, run: Run) -> Run:
         self.source.generators = run.spec.generators
         if not self.iterated and not run.spec.reads_copies:
-            now = state_now(run.spec.dataset, run.spec.iterable, self.choice.dataset_has)
-            self.built = kept_of(now)
+            self.built = kept_of(state_now(run.spec, self.choice.dataset_has))
         self.iterated, self.taken_over = True, {}
         run.open(self.shared_seeds, positions_left(run.spec, self.next_states))
         return run

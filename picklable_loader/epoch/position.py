@@ -14,7 +14,6 @@ from ..rng.generators import RNGS
 from ..rng.source import Source
 from ..saving.states.tree import copied
 from .carryover import Carryover, from_text
-from .dataset_rng import held_by
 from .options import AtEpochEnd
 from .run import Run
 from .spec import Spec
@@ -68,8 +67,7 @@ class Position:
         if live:
             given = to_plain(cursor, fits)
             return given if "iterator" in order else copy.deepcopy(given)
-        held = held_by(cursor.dataset_rng, spec)
-        warn_of_drift(spec.dataset, cursor.streams, held=held)
+        warn_of_drift(spec, cursor.streams, cursor.dataset_rng)
         if "iterator" in order and "log" not in order:
             raise CannotSaveError(
                 "the sampler's iterator",

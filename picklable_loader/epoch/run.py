@@ -32,7 +32,7 @@ from ..rng.source import Setting, Source, random_int64, rejoin
 from ..saving.states.plain import decode
 from ..saving.states.tree import Writer
 from .carryover import Carryover, as_text, from_text
-from .dataset_rng import at_begin, for_replays, held_by
+from .dataset_rng import at_begin, for_replays
 from .saved_feedback import restored_feedback, saved_feedback, saved_order, state_before
 from .spec import Spec
 from .stream_states import read, savable, warn_of_gaps
@@ -216,8 +216,7 @@ class Run:
     def _of_streams(self, live: bool, undone: Sequence[Delivery]) -> tuple[StreamPosition, ...]:
         """The streams' positions, as a state holds them."""
         positions = self.schedule.positions(undone)
-        held = held_by(self._dataset_rng, self.spec)
-        warn_of_gaps(self.spec, positions, live, held, self._after_left)
+        warn_of_gaps(self.spec, positions, live, self._dataset_rng, self._after_left)
         return tuple(
             position.copy(since=[self._as_saved(task, live) for task in position.since])
             for position in savable(positions, live)

@@ -41,6 +41,7 @@ from ..rng.generators import states_from_text, states_to_text
 from ..saving.pickles.opened import Pickled
 from ..saving.pickles.picklers import to_bytes
 from ..saving.states.plain import decode, encode_state
+from .dataset_rng import Rngs, held_by
 from .spec import Spec
 
 _STATES = ("dataset", "iterator")
@@ -61,14 +62,14 @@ def savable(positions: Iterable[StreamPosition], live: bool) -> tuple[StreamPosi
 
 
 def warn_of_gaps(
-    spec: Spec, positions: Sequence[StreamPosition], live: bool, held: set[str], after_left: bool
+    spec: Spec, positions: Sequence[StreamPosition], live: bool, rngs: Rngs, after_left: bool
 ) -> None:
     """Warn of what the positions of a pass lack; see the functions below.
 
     Args:
         spec, positions: of the pass.
         live: they are for a pickle.
-        held: attributes of the dataset that the loader's state has.
+        rngs: the generators of the dataset that the loader's state has.
         after_left: the pass before was left in its middle.
     """
     dataset = spec.dataset
@@ -79,18 +80,15 @@ def warn_of_gaps(
     if live:
         warn_of_lost(spec, positions)
     else:
-        warn_of_drift(dataset, positions, held=held)
+        warn_of_drift(spec, positions, rngs)
 
 
 def warn_of_drift(
-    dataset: Any,
-    positions: Iterable[StreamPosition],
-    known: Iterable[str] = (),
-    held: Iterable[str] = (),
+    spec: Spec, positions: Iterable[StreamPosition], rngs: Rngs, known: Iterable[str] = ()
 ) -> None:
     """Warn of attributes that earlier epochs have changed and no state holds, unless ``known``.
 
-    A state has those that are ``held``, beside the streams' own states.
+    A state has generators of the dataset, ``rngs``, beside the streams' own states.
     """
     known, names = list(known), set()
     for state in (position.state for position in positions):
@@ -101,13 +99,13 @@ def warn_of_drift(
             names.update(entries.get("drift", ()))
             if entries.keys() & set(_STATES):
                 known = []  # the state holds them, or its iterator needs none of them
-    names = names.union(known).difference(held)
+    names = names.union(known) - held_by(rngs, spec)
     if names:
         warn(
-            f"the dataset {type(dataset).__qualname__} has no state, and its epochs have changed "
-            f"its attributes {', '.join(sorted(names))}: a resume from this state_dict() begins "
-            "with a dataset that no epoch has changed. It gives other samples if these depend on "
-            "the attributes. Pickle the iterator, or give the dataset state_dict and "
+            f"the dataset {type(spec.dataset).__qualname__} has no state, and its epochs have "
+            f"changed its attributes {', '.join(sorted(names))}: a resume from this state_dict() "
+            "begins with a dataset that no epoch has changed. It gives other samples if these "
+            "depend on the attributes. Pickle the iterator, or give the dataset state_dict and "
             "load_state_dict",
         )
 
@@ -212,24 +210,24 @@ def warn_of_later_attributes(spec: Spec, cursor: Cursor, begun: int, names: Sequ
         )
 
 
-def state_now(dataset: Any, iterable: bool, announced: int | None) -> dict[int, Any]:
+def state_now(spec: Spec, announced: int | None) -> dict[int, Any]:
     """The state in which the next epoch finds a dataset that no worker has a copy of.
 
     Args:
-        dataset: the program's own, as it is now: before the first epoch, or where one was left.
-        iterable: it is iterable-style.
+        spec: of the loader, whose dataset is before its first epoch, or where one was left.
         announced: the epoch that set_epoch has given it.
 
     Returns:
         By stream, of which there is one; none if the dataset has no state of its own.
     """
+    dataset = spec.dataset
     if is_hugging_face(dataset):  # theirs is of one iteration
         return {}
     try:
         entries = save(dataset, None)
         if not entries:
             return {}
-        flags = flags_of(dataset) if iterable else {}
+        flags = flags_of(dataset) if spec.iterable else {}
         entries |= {"over": True, **({"after": flags} if flags else {})}
         given = {} if announced is None else {"announced": announced}
         return {0: to_bytes({**entries, **given})}
@@ -247,7 +245,7 @@ def as_left(spec: Spec, states: dict[int, Any], announced: int | None) -> dict[i
         announced: the epoch that set_epoch has given it.
     """
     if not (states or spec.reads_copies):
-        states = state_now(spec.dataset, spec.iterable, announced)
+        states = state_now(spec, announced)
     if states and spec.iterable:
         warn_of_left(spec.dataset)
     return states

@@ -197,7 +197,7 @@ class Run:
             order=order,
             sampler=self.spec.unstarted(self._source, True, live) if untouched else {},
             rng=self._source.state(self.spec.moves, live),
-            workers=as_text(self.worker_states) if self.worker_states else {},
+            workers=as_text(self.worker_states),
             announced=self.announced,
             draws_as=self.draws_as if shows_draws(self._source, self.spec) else None,
             feedback=saved_feedback(self.schedule, undone, live),
@@ -230,9 +230,7 @@ class Run:
         assert isinstance(plan, Plan), "it draws from an order"
         if plan.lost:
             raise CannotSaveError("the position", LOST, "Save before, or begin the epoch anew")
-        pending = [*self.schedule.window(), *plan.backlog]
-        if undone:
-            pending += [each.task for each in undone]
+        pending = [*self.schedule.window(), *plan.backlog, *(each.task for each in undone)]
         if not pending:
             return plan.next_step, plan.position, ()
         pending.sort(key=attrgetter("step"))
@@ -405,7 +403,7 @@ class Run:
         if self.draws_as is not None and self.start.order is None and not living:
             # So it does with the seed that DataPipes share, which it then drops.
             shared_seeds.draw(self.spec.dataset, self.epoch)
-            if self.spec.opened_by_loader and self.order is not None:
+            if self.order is not None and self.spec.opened_by_loader:
                 self.order.open()
 
     def _schedule(self, policy: Policy, positions: list[StreamPosition]) -> Schedule:

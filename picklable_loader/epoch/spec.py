@@ -77,19 +77,17 @@ class Spec:
     sampler: Any = field(init=False)
     #: how indices become tasks
     grouping: Grouping = field(init=False)
-    #: torch's loader itself calls ``iter`` of it, at once; a BatchSampler does so later
-    opened_by_loader: bool = field(init=False)
 
     def __post_init__(self) -> None:
         facts, batch_sampler = vars(self), self.batch_sampler
         iterable = facts["iterable"] = isinstance(self.dataset, IterableDataset)
         facts["lives_on"] = self.persistent and self.workers > 0
-        sampler, opened = self.given_sampler, False
+        sampler = self.given_sampler
         if iterable:
             unit = Unit.SAMPLE if self.batch_size is None else Unit.SAMPLE_OF_BATCH
             sampler, grouping = None, Grouping(unit, self.batch_size or 1)
         elif batch_sampler is None:
-            grouping, opened = Grouping(Unit.SAMPLE, shard=self.shard), True
+            grouping = Grouping(Unit.SAMPLE, shard=self.shard)
         elif gathers_as_torch(batch_sampler):
             sampler, size = batch_sampler.sampler, batch_sampler.batch_size
             grouping = cast(Grouping, _LiveGrouping(batch_sampler, self.shard))
@@ -97,11 +95,10 @@ class Spec:
                 size = self.begun_size or size
                 grouping = Grouping(Unit.SAMPLE_OF_BATCH, size, True, self.shard)
         else:
-            grouping = Grouping(Unit.BATCH, shard=self.shard)
-            sampler, opened = batch_sampler, True
+            sampler, grouping = batch_sampler, Grouping(Unit.BATCH, shard=self.shard)
         if self.shared:
             check_shared(sampler, self.shard, self.options.num_streams if iterable else None)
-        facts.update(sampler=sampler, grouping=grouping, opened_by_loader=opened)
+        facts.update(sampler=sampler, grouping=grouping)
         if self.equal_batches:
             check_lengths(self.dataset, self.shard.tail)
 
@@ -207,6 +204,11 @@ class Spec:
     def known(self) -> bool:
         """There is an order for samplers of this kind; a custom one has to be asked."""
         return self.iterable or is_known(self.sampler)
+
+    @property
+    def opened_by_loader(self) -> bool:
+        """Torch's loader itself calls ``iter`` of the sampler; a BatchSampler does so later."""
+        return not self.iterable and self.grouping.unit is not Unit.SAMPLE_OF_BATCH
 
     @cached_property
     def generators(self) -> dict[str, torch.Generator]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any, TypeVar, cast
 
 from ..datasets.protocol import is_stateful, length_of
@@ -352,13 +351,12 @@ class CustomOrder:
         thaw(self._sampler, saved.get("sampler", {}))
         self.record.before = self._turns.frozen()
         rng = (self._private or self._source.globals()).run(capture_all)
-        begin = partial(begin_apart, self._sampler, rng)
-        self._iterator = begin()
+        self._iterator = begin_apart(self._sampler, rng)
         self._opened = self._turns.frozen()
         if "iterator_state" in saved:
             state, before = saved["iterator_state"], self.record.before
             own = self._iterator is self._sampler
-            if not (own and begins_at(self._sampler, state, before, self._opened, begin)):
+            if not (own and begins_at(self._sampler, state, before, self._opened, rng)):
                 thaw(self._sampler, saved.get("between", before))
                 self._iterator.load_state_dict(decode(state))
         if "after" in saved:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ..datasets.protocol import gives
@@ -12,13 +11,13 @@ from .attribute_rngs import ATTRIBUTE_RNGS
 from .attributes import Frozen, changed, freeze, small, thaw
 
 
-def begin_apart(sampler: Any, states: dict[str, Any]) -> Any:
+def begin_apart(sampler: Any, rng: dict[str, Any]) -> Any:
     """Call ``iter``, which draws from generators in these states and has drawn so before."""
-    return GeneratorStates(dict(states)).run(iter, sampler)
+    return GeneratorStates(dict(rng)).run(iter, sampler)
 
 
 def begins_at(
-    sampler: Any, state: Any, before: Frozen, opened: Frozen, begin: Callable[[], Any]
+    sampler: Any, state: Any, before: Frozen, opened: Frozen, rng: dict[str, Any]
 ) -> bool:
     """Give a sampler that is its own iterator a state, and have ``iter`` begin there.
 
@@ -28,7 +27,7 @@ def begins_at(
         sampler: ``iter`` was called.
         state: the form of its state.
         before, opened: its attributes before ``iter``, and after it.
-        begin: calls ``iter`` once more.
+        rng: states of the generators that ``iter`` draws from, as it has before; see `begin_apart`.
 
     Returns:
         It has the state then. Otherwise the state is still to be loaded.
@@ -40,9 +39,9 @@ def begins_at(
         sampler.load_state_dict(decode(state))
     except Exception:  # it needs what ``iter`` opens
         thaw(sampler, before)
-        begin()
+        begin_apart(sampler, rng)
         return False
-    begin()
+    begin_apart(sampler, rng)
     return is_in(sampler, state) is True
 
 

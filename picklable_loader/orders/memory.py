@@ -64,11 +64,7 @@ def prepare(sampler: Any, saved: dict[str, Any], source: Source, started: bool =
         built = _built_again(sampler, origin, source.dataset)
     elif is_stateful(sampler):
         built = {}  # it was not iterated, so what the program has set on it since then counts
-    before: Frozen = {}
-    for path in (*built, *attributes):
-        found = look(sampler, path)
-        if found is not None:
-            before[path] = found
+    before = {at: form for at in (*built, *attributes) if (form := look(sampler, at)) is not None}
     state = None
     if "state" in saved:
         with suppress(Exception):  # it may have none before its first pass

@@ -93,8 +93,7 @@ class CustomOrder:
         self._opened = self._turns.frozen() if self.record.opens == 1 else self._opened
 
     def take(self, count: int) -> list[Any]:
-        if self._saved is not None:
-            self._restore(self._saved)
+        self._restore()
         if not count:
             if not (self.record.ended and self._turns.newest):
                 self._turns.hand_over()
@@ -144,8 +143,7 @@ class CustomOrder:
 
     def iterator(self, lend: bool = False) -> Iterator[Any]:
         """The live iterator of the sampler, which is opened or restored where it is not yet."""
-        if self._saved is not None:
-            self._restore(self._saved)
+        self._restore()
         if self._iterator is None:
             self.open()
         self._pass_on()
@@ -157,8 +155,7 @@ class CustomOrder:
         """Have the sampler receive all that it has not received yet."""
         if not self._heard:
             return
-        if self._saved is not None:
-            self._restore(self._saved)
+        self._restore()
         logged = len(self.record.log or ())
         self._draw(self._next, 0)
         if logged != len(self.record.log or ()):
@@ -324,7 +321,10 @@ class CustomOrder:
 
     # --- restoring -------------------------------------------------------------------------------
 
-    def _restore(self, saved: dict[str, Any]) -> None:
+    def _restore(self) -> None:
+        """Bring the sampler to its saved state, unless that is done."""
+        if (saved := self._saved) is None:
+            return
         try:
             if "iterator" in saved:
                 self._iterator = saved["iterator"]

@@ -22,7 +22,7 @@ from .carryover import Carryover, positions_left, streams_left
 from .fits import check_fits, fit, own_streams
 from .options import AtEpochEnd
 from .position import Position
-from .run import Run, shows_draws
+from .run import Run
 from .set_epoch import EpochChoice
 from .spec import Spec
 from .stream_states import (
@@ -193,8 +193,7 @@ class History:
 
     def _check_newest(self, spec: Spec, position: Position) -> None:
         """Raise CannotSaveError if a later pass may have changed what a pass that is over needs."""
-        seeded = self.source.seed is not None
-        if position is not self.position and not (seeded and spec.known and not spec.streamed):
+        if position is not self.position and spec.leaves_traces:
             raise CannotSaveError(
                 "the iterator",
                 f"its epoch {position.epoch} is over, and the loader has gone on: its generators, "
@@ -233,7 +232,7 @@ class History:
             sampler=sampler,
             announced=self.choice.announced,
             rank=spec.rank if spec.shard.world > 1 else None,
-            draws_as=draws_as if shows_draws(self.source, spec) else None,
+            draws_as=draws_as if spec.shows_draws else None,
             **fields,
         )
         self.source.fits = dict(fits)
@@ -286,7 +285,7 @@ class History:
         if cursor.epoch == epoch or before_epoch(cursor):
             position.set_epoch(epoch, self._drawing(spec) == "persistent_workers", seeded)
             return False, None
-        if position.ends_before(spec, epoch, seeded):
+        if position.ends_before(spec, epoch):
             return True, None
         self.position = None
         had_effects = cursor.step or spec.streamed or not spec.known
@@ -339,7 +338,7 @@ class History:
             cursor = position.start.cursor
         else:
             check_fits(spec.fingerprint(), fits)
-        if shows_draws(self.source, spec):
+        if spec.shows_draws:
             self.draws_as = "" if cursor.draws_as == spec.draws_as else cursor.draws_as
         self.source.restore(cursor.rng)
         self.choice.go_on_at(spec, cursor.announced)

@@ -148,15 +148,14 @@ class Position:
         if not before_epoch(cursor):
             self.at_epoch_end = "stop"  # the program has said which epoch it is in
 
-    def ends_before(self, spec: Spec, epoch: int, seeded: bool) -> bool:
+    def ends_before(self, spec: Spec, epoch: int) -> bool:
         """The program has chosen the epoch after a state's pass, which is at its end.
 
         The pass is to end first: it leaves sampler, generators and dataset to that epoch. False:
         it is in the middle, or leaves nothing.
         """
         assert self.start is not None
-        leaves = not (seeded and spec.known) or spec.streamed
-        if not (leaves and spec.at_the_end(self.start.cursor)):
+        if not (spec.leaves_traces and spec.at_the_end(self.start.cursor)):
             return False
         self.leads_to(epoch)
         self.at_epoch_end = "next"

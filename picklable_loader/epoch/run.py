@@ -38,11 +38,6 @@ from .spec import Spec
 from .stream_states import read, savable, warn_of_gaps
 
 
-def shows_draws(source: Source, spec: Spec) -> bool:
-    """Later epochs depend on how often an epoch draws, or calls ``iter`` of the sampler."""
-    return source.seed is None or not spec.known
-
-
 class Run:
     """One pass over the data of an epoch; `open` comes first.
 
@@ -199,7 +194,7 @@ class Run:
             rng=self._source.state(self.spec.moves, live),
             workers=as_text(self.worker_states),
             announced=self.announced,
-            draws_as=self.draws_as if shows_draws(self._source, self.spec) else None,
+            draws_as=self.draws_as if self.spec.shows_draws else None,
             feedback=saved_feedback(self.schedule, undone, live),
         )
 

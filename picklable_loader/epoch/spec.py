@@ -244,6 +244,16 @@ class Spec:
             set_epoch_of(sampler, epoch)
 
     @property
+    def shows_draws(self) -> bool:
+        """Later epochs depend on how often an epoch draws, or calls ``iter`` of the sampler."""
+        return self.options.seed is None or not self.known
+
+    @property
+    def leaves_traces(self) -> bool:
+        """A pass changes what later ones begin with: generators, sampler or dataset."""
+        return self.shows_draws or self.streamed
+
+    @property
     def draws_as(self) -> str | None:
         """How torch draws for an epoch: other workers, other draws; see `Cursor.draws_as`."""
         if not self.workers:

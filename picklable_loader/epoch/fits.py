@@ -35,8 +35,7 @@ def fit(saved: Saved, spec: Spec, strict: bool) -> Saved:
     expected = spec.fingerprint(_streams_of(saved.cursor, spec))
     saved = _reshared(saved, spec, expected)
     cursor, found = saved
-    shared = "world_size" in expected
-    cursor = _of_this_rank(cursor, strict, spec.rank, shared)
+    cursor = _of_this_rank(cursor, strict, spec)
     unlike = [*differences(expected, found), *_other_generators(saved, spec)]
     if not unlike:
         return Saved(cursor, found)
@@ -58,7 +57,7 @@ def fit(saved: Saved, spec: Spec, strict: bool) -> Saved:
     if any(each.name in ("seeding", "num_workers") for each in unlike):
         cursor = cursor._replace(workers={})
     fits = dict(expected)
-    if expected["seed"] is None and "world_size" in expected:
+    if expected["seed"] is None and spec.shared:
         fits["seed"] = found.get("seed")  # ranks that have not agreed on one take the state's
     return Saved(cursor, fits)
 
@@ -207,11 +206,9 @@ def check_kind(dataset: Any, was: bool) -> None:
         )
 
 
-def _of_this_rank(cursor: Cursor, strict: bool, here: tuple[int, int], shared: bool) -> Cursor:
-    """The position, without what holds for another rank's indices only; see `fit`.
-
-    ``here`` is this rank, and the number of ranks. ``shared``: they share one order.
-    """
+def _of_this_rank(cursor: Cursor, strict: bool, spec: Spec) -> Cursor:
+    """The position, without what holds for another rank's indices only; see `fit`."""
+    here, shared = spec.rank, spec.shared
     if shared and is_beginning(cursor):
         return cursor._replace(rank=here if here[1] > 1 else None)
     there = cursor.rank or (0, 1)

@@ -15,9 +15,9 @@ class Order(Protocol):
     A *seekable* order is restored from its ``state()`` and a position. Any other is restored from
     its ``state()`` alone, which then covers everything taken so far.
 
-    An order of this package may have two attributes more. ``_pl_record`` is the name of the saved
-    state's record in `core.fields.FIELDS`; an order that somebody has registered checks its state
-    itself. ``to_restore`` says that nothing was taken since a state was loaded (`CustomOrder`).
+    An order of this package may have an attribute more: ``_pl_record``, the name of the saved
+    state's record in `core.fields.FIELDS`. An order that somebody has registered checks its state
+    itself.
     """
 
     seekable: bool

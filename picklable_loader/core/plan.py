@@ -171,8 +171,7 @@ class Plan:
         """Go on after an interruption: these tasks were drawn, and are to be drawn again."""
         self.give_back(tasks)
         if self.interrupted:
-            # A custom order that is still to be restored begins with that again.
-            self.lost = not (self.order.seekable or getattr(self.order, "to_restore", False))
+            self.lost = not self.order.seekable
             self.seek()
 
     def seek(self) -> None:

@@ -299,7 +299,7 @@ class History:
             waits = position.waits_for_feedback(spec)
             left = self.resumed_run(spec, position, carryover) if waits else position.run
         if left is not None:
-            left.restore_sampler()  # a new pass moves it next: iterators note how they leave it
+            left.leave_sampler()  # a new pass moves it next: iterators note how they leave it
             left.hear_the_end()
         self.choice.give_what_is_due(spec)
         if spec.options.seed is not None:
@@ -348,7 +348,7 @@ class History:
         if spec.options.seed is not None and "sampler_state" in (cursor.order or {}):
             spec.set_epoch_of_samplers(cursor.epoch)  # torchdata's states lack the epoch
         run = self._opened(Run(spec, self.source, cursor, carryover))
-        run.restore_sampler()  # what the program sets on it from now on counts
+        run.leave_sampler()  # what the program sets on it from now on counts
         position.run = run
         if position.pending:
             position.pending = False

@@ -24,6 +24,7 @@ from ..core.task import Task
 from ..datasets.datapipes import SharedSeeds
 from ..errors import CannotSaveError, UsageError, warn
 from ..fetching.transport.messages import Answer, EpochStart
+from ..orders.custom import CustomOrder
 from ..orders.sampler_facts import settings_of
 from ..orders.torch_samplers import make_order
 from ..orders.unknown import saved_indices
@@ -299,14 +300,14 @@ class Run:
         if self.goes_on and self._source.private is not None:
             rejoin(self._source)
 
-    def restore_sampler(self) -> None:
-        """Bring a custom sampler to its state in this pass.
+    def leave_sampler(self) -> None:
+        """Bring a custom sampler to its state in this pass; others may move it from now on.
 
         Raises:
             Exception: the sampler's; or an `OrderMismatch`.
         """
-        if self.order is not None and not self.spec.known:
-            self.order.take(0)
+        if isinstance(self.order, CustomOrder):
+            self.order.leave()
 
     def note_generators(self, step: int) -> None:
         """People's code is going to draw for a batch, from the generators at hand.

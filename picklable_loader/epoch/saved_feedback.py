@@ -58,7 +58,7 @@ def saved_order(
             "Save before that batch, or after next() has raised it"
         )
     tail = plan.tail if isinstance(plan, Plan) else None
-    if not tail or state is None or not isinstance(order, Listener) or "tail" in state:
+    if not tail or state is None or not isinstance(order, Listener):
         return state
     if taker_of(order.iterator(), sampler) is None:
         return state

@@ -53,7 +53,7 @@ class CustomOrder:
         #: with a seed, what the sampler draws from, and the states it began in
         self._private = setting.private()
         self._start = dict(self._private.states) if self._private else {}
-        #: to be restored at the first take; None once that is done, or where there is nothing
+        #: `leave` is to restore it; None once that is done, or where there is nothing
         self._saved = setting.saved
         self._iterator: Any = None
         #: of the first takes: whether they have changed what state_dict gives
@@ -74,14 +74,15 @@ class CustomOrder:
         self._ahead = StatesAhead()
         self._lent = Lent()
 
-    @property
-    def to_restore(self) -> bool:
-        """Nothing was taken since its state was loaded: an interruption has changed nothing."""
-        return self._saved is not None
+    def leave(self) -> None:
+        """Bring the sampler to its saved state, unless that is done; others may move it then."""
+        if self._saved is not None:
+            self._restore(self._saved)
+        if not (self.record.ended and self._turns.newest):
+            self._turns.hand_over()
 
     def open(self) -> None:
-        if self._saved is not None:
-            return
+        assert self._saved is None, "leave() comes first"
         if not self.record.opens:
             self.record.before = self._turns.frozen()
             self._turns.claim(self.record.before)
@@ -93,11 +94,7 @@ class CustomOrder:
         self._opened = self._turns.frozen() if self.record.opens == 1 else self._opened
 
     def take(self, count: int) -> list[Any]:
-        self._restore()
-        if not count:
-            if not (self.record.ended and self._turns.newest):
-                self._turns.hand_over()
-            return []
+        assert self._saved is None, "leave() comes first"
         if self._iterator is None and not self.record.ended:
             self.open()
         elif not self.record.taken:
@@ -142,8 +139,7 @@ class CustomOrder:
         return True
 
     def iterator(self, lend: bool = False) -> Iterator[Any]:
-        """The live iterator of the sampler, which is opened or restored where it is not yet."""
-        self._restore()
+        """The live iterator of the sampler, which is opened where it is not yet."""
         if self._iterator is None:
             self.open()
         self._pass_on()
@@ -155,7 +151,6 @@ class CustomOrder:
         """Have the sampler receive all that it has not received yet."""
         if not self._heard:
             return
-        self._restore()
         logged = len(self.record.log or ())
         self._draw(self._next, 0)
         if logged != len(self.record.log or ()):
@@ -169,9 +164,6 @@ class CustomOrder:
 
     def state(self, live: bool) -> dict[str, Any] | None:
         self._pass_on()
-        if self._saved is not None:
-            saved = dict(self._saved)
-            return saved if live else {k: v for k, v in saved.items() if k != "iterator"}
         if self._iterator is None:
             return None
         state: dict[str, Any] = {
@@ -321,10 +313,7 @@ class CustomOrder:
 
     # --- restoring -------------------------------------------------------------------------------
 
-    def _restore(self) -> None:
-        """Bring the sampler to its saved state, unless that is done."""
-        if (saved := self._saved) is None:
-            return
+    def _restore(self, saved: dict[str, Any]) -> None:
         try:
             if "iterator" in saved:
                 self._iterator = saved["iterator"]
@@ -337,7 +326,6 @@ class CustomOrder:
                 self._private.states.update(states_from_text(saved["universe"]))
         except BaseException as error:
             own = isinstance(error, LoaderError) or self.record.raised == id(error)
-            self.record, self._iterator = Record.read(saved), None  # the next take begins again
             self._turns.give_up()
             if own or not isinstance(error, SYMPTOMS):
                 raise

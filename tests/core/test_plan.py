@@ -422,29 +422,6 @@ def test_a_custom_order_whose_draw_was_interrupted_gives_no_task_any_more() -> N
             plan.draw()
 
 
-class Restored(Walks):
-    """It is restored with its first draw; stopped in that, it begins with that again."""
-
-    to_restore = True
-
-    def take(self, count: int) -> list[Any]:
-        if self.error is not None:
-            self.error, error = None, self.error
-            raise error
-        self.to_restore = False
-        return super().take(count)
-
-
-def test_a_custom_order_that_was_interrupted_while_it_is_restored_loses_nothing() -> None:
-    order = Restored([*range(4)])
-    plan = Plan(order, Grouping(Unit.SAMPLE_OF_BATCH, 2))
-    order.error = KeyboardInterrupt()
-    with pytest.raises(KeyboardInterrupt):
-        plan.draw()
-    plan.restart([], [])
-    assert [task.indices for task in rest(plan)] == [[0, 1], [2, 3]]
-
-
 @pytest.mark.parametrize("error", [None, ValueError()])
 def test_a_custom_order_goes_on_after_an_interruption_elsewhere_and_after_its_own_errors(
     error: Exception | None,

@@ -251,8 +251,8 @@ class Position:
     @property
     def unpickled_carryover(self) -> Carryover | None:
         """The carryover of a pass that was unpickled, and has not moved since; else None."""
-        waits = self.waits_at if self.run is None else None
-        return None if waits is None or waits.cursor.base_seed is None else self.carryover()
+        start = self.start if self.run is None else None
+        return None if start is None or start.cursor.base_seed is None else self.carryover()
 
     def budget(self, spec: Spec, carryover: Carryover | None) -> int:
         """The prefetch budget that its run will begin with; ``carryover``: of its workers."""

@@ -93,7 +93,7 @@ def placeable(frozen: Frozen, there: Frozen, sampler: Any, strict: bool) -> Froz
         while owner not in there:
             owner = owner.rpartition(".")[0]
         kind, form = there[owner]
-        if kind == "object" or (kind == "plain" and (form is None or type(form) in SCALARS)):
+        if kind == "object" or (kind == "plain" and type(form) in SCALARS):
             what = f"the sampler {type(sampler).__qualname__}"
             why = f"its attribute {path} is of an object that a new sampler does not have"
             raise CannotSaveError(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import random
 import time
-import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,12 +26,12 @@ from ...core.shard import ALONE, StreamShare
 from ...core.streams import StreamPosition
 from ...core.task import Task
 from ...datasets.datapipes import seeded
-from ...datasets.protocol import set_epoch_of
 from ...errors import StreamError, UsageError
 from ...rng.current import set_current
 from ...rng.generators import GLOBAL, restore_all
 from ..transport.messages import Answer, EpochStart
 from .cadence import Cadence
+from .dataset_epoch import DatasetEpoch
 from .feedback import with_feedback
 from .fetch import Fetcher, Job, StreamEnded, converted, hooks_of, make_fetcher, owned_by
 from .first_baseline import FirstBaseline
@@ -102,16 +101,14 @@ class Replica:
         origin: FirstBaseline | None = None,
     ) -> None:
         if config.shared_seed is not None:
-            job = replace(job, dataset=seeded(job.dataset, config.shared_seed))
+            seeded(job.dataset, config.shared_seed)
         self._job = job
         self._config = config
         served = config.served
         number = self._number = served.number(index)
         self._shared = shared
-        self._origin = origin
+        self._epoch = DatasetEpoch(job.dataset, config.announced, origin)
         self._fetcher: Fetcher | None = None
-        #: the epoch that was set on its copy of the dataset
-        self._announced = config.announced
         self._saver: StreamSaver | None = None
         seed = config.base_seed + number
         info = torch_worker.WorkerInfo(
@@ -138,7 +135,7 @@ class Replica:
             self._config.worker_init_fn(self._number, *more)
         job = self._job
         if job.lives_on and job.iterable:
-            self._origin = FirstBaseline(job.dataset, job.by_value)
+            self._epoch.origin = FirstBaseline(job.dataset, job.by_value)
 
     def begin(self, begin: EpochStart, position: StreamPosition | None) -> None:
         """Begin an epoch, or go on from a position in it.
@@ -148,7 +145,7 @@ class Replica:
             Exception: what the dataset raises.
         """
         torch_worker._worker_info = self._shown = self._info if begin.worker_info else None
-        self._set_epoch(begin, self._announced)
+        self._epoch.begin(begin)
         job, seed = self._job, begin.base_seed
         # `begin.states` are of now; a replay of the whole epoch draws from where that began
         if position is None or position.state is not None or not position.given:
@@ -158,10 +155,7 @@ class Replica:
             return
         since = 0 if position is None else position.given - position.state_at
         self.cadence = Cadence(job.mark_every, since)
-        # A cycle would have an ended iterator, and its buffer, live until Python collects cycles.
-        set_epoch = partial(Replica._set_epoch, weakref.proxy(self), begin)
-        whose = job, self._number, self._shared, self._origin
-        self._saver = saver = StreamSaver(*whose, set_epoch, begin.announced)
+        self._saver = saver = StreamSaver(job, self._number, self._shared, self._epoch)
         if position is None:
             self._fetcher = make_fetcher(job, seed, self._number, partial(saver.open, None, False))
             return
@@ -186,26 +180,6 @@ class Replica:
     def from_last_epoch(self) -> bool:
         """Its stream was at the end of the epoch before, and has begun the one at hand."""
         return self._saver is not None and self._saver.from_last_epoch
-
-    def _set_epoch(
-        self, begin: EpochStart, announced: int | None = None, back: bool = False
-    ) -> None:
-        """Set the epoch, unless it is the ``announced`` one, and the seed that DataPipes share.
-
-        ``back``: set the announced one, in which a state is to be loaded.
-        """
-        dataset = self._job.dataset
-        if begin.shared_seed is not None:
-            dataset = seeded(dataset, begin.shared_seed)
-            self._job = replace(self._job, dataset=dataset)
-        epoch, had = (announced, self._announced) if back else (begin.announced, announced)
-        if epoch is None or epoch == had:
-            return
-        self._announced = epoch
-        if self._origin is None:
-            set_epoch_of(dataset, epoch)
-        else:
-            self._origin.set_epoch(epoch)
 
     def answer(self, run: int, task: Task, began_ns: int) -> Answer:
         """Do a task. An exception of people's code is the answer, unless it ends this process."""

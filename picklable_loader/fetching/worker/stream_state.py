@@ -25,8 +25,8 @@ from ...rng.generators import capture_all, restore_all
 from ...saving.pickles.picklers import to_bytes
 from .baseline import Baseline
 from .dataset_changes import NOTHING, DatasetChanges
+from .dataset_epoch import DatasetEpoch
 from .fetch import NEVER, Job
-from .first_baseline import FirstBaseline
 from .flags import attributes_below, flags_of, undo_flags
 from .pickled_iterator import PickledIterator
 from .unsaved_generators import UnsavedGenerators
@@ -42,9 +42,7 @@ class StreamSaver:
         job: Job,
         stream: int,
         shared: bool,
-        origin: FirstBaseline | None,
-        set_epoch: Callable[..., None],
-        announced: int | None,
+        epoch: DatasetEpoch,
     ) -> None:
         self._dataset = job.dataset
         self._stream = stream
@@ -54,16 +52,13 @@ class StreamSaver:
         self._by_value = job.by_value
         #: the dataset is the program's own, and is pickled as the iteration has changed it
         self._shared = shared
-        #: sets on it the seed that DataPipes share, and the epoch, unless that is the one given
-        self._set_epoch = set_epoch
-        #: the epoch that set_epoch has given it; None: never
-        self._announced = announced
+        self._epoch = epoch
         #: the generators when it began; empty where they are known without
         self._first_rng: dict[str, Any] = {}
         #: see `open`
         self._seed: Callable[[int], None] = lambda number: None
         self._by_pickle: PickledIterator | None = None
-        self._changes = DatasetChanges(job, shared, origin)
+        self._changes = DatasetChanges(job, shared, epoch.origin)
         #: dataset or iterator has a state
         self._has_state = False
         #: the state that `open` was given
@@ -97,12 +92,13 @@ class StreamSaver:
         self._seed = seed
         self.over = "over" in entries and begun
         rng = entries.get("rng", {})
-        self._set_epoch(None if begun else entries.get("announced"), True)  # it gave that state
+        if not begun:
+            self._epoch.give(entries.get("announced"))  # in which it gave that state
         if not self._iterable:
             if "dataset" in entries:
                 self._dataset.load_state_dict(entries["dataset"])
                 if not begun:
-                    self._set_epoch(entries.get("announced"))
+                    self._epoch.loaded(entries.get("announced"))
             restore_all(rng)
             return None
         before = attributes_below(self._dataset)
@@ -187,15 +183,15 @@ class StreamSaver:
             Baseline.put_back(self._dataset, entries)
         self._undo_flags(entries, before, iterator)
         if entries.keys() & _PUT_BACK:
-            self._set_epoch(entries.get("announced"))  # it may have been chosen since
+            self._epoch.loaded(entries.get("announced"))  # another may have been chosen since
 
     def _before_iter(
         self, entries: dict[str, Any], iterator: Any, over: bool, fresh: bool
     ) -> dict[str, Any]:
         """Further entries of a state from which the code of ``iter`` runs; see `flags_of`."""
         found: dict[str, Any] = {}
-        if over and entries.keys() & _PUT_BACK and self._announced is not None:
-            found["announced"] = self._announced
+        if over and entries.keys() & _PUT_BACK and self._epoch.start.announced is not None:
+            found["announced"] = self._epoch.start.announced
         if over:
             found["over"] = True
         of_wrapper = isinstance(self._dataset, Wrapper) and "iterator" in entries
@@ -218,7 +214,7 @@ class StreamSaver:
     def _open(self, entries: dict[str, Any]) -> Any:
         if "begun" in entries:
             Baseline.put_back(self._dataset, entries)
-            self._set_epoch(self._announced)
+            self._epoch.reseed()
         self._changes.begin(entries, by_state=self.from_last_epoch or bool(entries))
         if self._with_rng:
             self._restore_first(entries)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Mapping, Set
+from collections.abc import Container, Mapping, Set
 from contextlib import suppress
 from typing import Any
 from zlib import crc32
@@ -42,6 +42,7 @@ class Baseline:
     def __init__(self, dataset: Any, by_value: bool = False) -> None:
         self._dataset = dataset
         self._by_value = by_value
+        self._stateful = is_stateful(dataset)
         #: attributes that earlier epochs have changed, which no state holds
         self.drift: list[str] = []
         #: those of them that no pickle brings back either, unless it holds the dataset
@@ -50,10 +51,10 @@ class Baseline:
         self.state: bytes | None = None
         #: attributes that this state leaves out; None: all
         self._left_out: Set[str] | None = None
-        attributes = {} if is_stateful(dataset) else attributes_of(dataset)
+        attributes = self._attributes()
         self._names = set(attributes)
         self._leaves, self._alive = large_leaves(dataset) if attributes else ({}, [])
-        self._each = {name: self._form(value) for name, value in attributes.items()}
+        self._each = self._forms()
         known = {name: attributes[name] for name, form in self._each.items() if form.known}
         self._together = self._small(known, len(known) * _MOST_BYTES)
         self._versions = self._versions_now()
@@ -79,10 +80,7 @@ class Baseline:
 
     def to_undo(self) -> tuple[list[str], bytes] | None:
         """New attributes, and a pickle of those that have changed; None if there are none."""
-        if is_stateful(self._dataset):
-            return None
-        now = attributes_of(self._dataset)
-        new = sorted(now.keys() - self._names)
+        new = sorted(self._attributes().keys() - self._names)
         changed = self.changed()
         if not new and not changed:
             return None
@@ -97,18 +95,13 @@ class Baseline:
 
     def changed(self) -> set[str]:
         """Attributes that have changed since, of those that can be put back."""
-        now = attributes_of(self._dataset)
-        return {
-            name
-            for name, form in self._each.items()
-            if form.known and (name not in now or self._form(now[name]) != form)
-        }
+        known = {name: form for name, form in self._each.items() if form.known}
+        return differ(known, self._forms(known))
 
     def lost(self) -> set[str]:
         """Attributes that have changed since, and cannot be put back."""
-        now = attributes_of(self._dataset)
         hidden = {name for name, form in self._each.items() if not form.known}
-        lost = self._lost_among({n: self._form(now[n]) for n in hidden & now.keys()})
+        lost = self._lost_among(self._forms(hidden))
         return self._of_left_out(lost | self._leaves_now()[1])
 
     def lost_with_its_own(self) -> set[str]:
@@ -179,6 +172,15 @@ class Baseline:
         there = attributes_of(dataset)
         set_attributes(dataset, loads(before, dataset), [name for name in new if name in there])
 
+    def _attributes(self) -> dict[str, Any]:
+        """The dataset's attributes, as they are now; none that its own state has."""
+        return {} if self._stateful else attributes_of(self._dataset)
+
+    def _forms(self, names: Container[str] | None = None) -> dict[str, Form]:
+        """The forms of attributes, as they are now: of these names, or of all."""
+        now = self._attributes().items()
+        return {name: self._form(value) for name, value in now if names is None or name in names}
+
     def _form(self, value: Any) -> Form:
         return form_of(value, self._small(value, _MOST_BYTES, to_compare=True), self._dataset)
 
@@ -189,6 +191,11 @@ class Baseline:
             return dumps(value, dataset, by_value, leaves, most_bytes, to_compare, fast=True)
         except Exception:  # whatever people's __reduce__ raises
             return None
+
+
+def differ(before: Mapping[str, Form], now: Mapping[str, Form]) -> set[str]:
+    """The attributes that have another form now, or are there only before or now."""
+    return {name for name in before.keys() | now if before.get(name) != now.get(name)}
 
 
 def _checksum(leaf: Any) -> int:

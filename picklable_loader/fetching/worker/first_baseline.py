@@ -16,10 +16,10 @@ from typing import Any
 from torch.utils.data import Dataset
 
 from ...datasets.datapipes import is_iter_datapipe, lasting
-from ...datasets.protocol import has_set_epoch, is_stateful, set_epoch_of
+from ...datasets.protocol import has_set_epoch, set_epoch_of
 from ...rng.reads import codes_in
 from ...saving.pickles.by_reference import attributes_of
-from .baseline import Baseline
+from .baseline import Baseline, differ
 from .forms import Form
 
 #: a longer list is none of datasets
@@ -82,24 +82,19 @@ class FirstBaseline(Baseline):
         self._note(self._by_program)
         self._by_epochs.update(drift)
 
-    def _forms(self) -> dict[str, Form]:
-        if is_stateful(self._dataset):
-            return {}
-        return {name: self._form(value) for name, value in attributes_of(self._dataset).items()}
-
     def _note(self, changed: set[str]) -> None:
         before, self._newest = self._newest, self._forms()
-        changed |= _differ(before, self._newest)
+        changed |= differ(before, self._newest)
 
     def _set_by_program(self, now: dict[str, Form]) -> set[str]:
         """Attributes that the program has set between epochs, and no epoch has changed."""
-        since = _differ(self._newest, now) if self._between else set()
+        since = differ(self._newest, now) if self._between else set()
         return (self._by_program | since) - self._by_epochs
 
     def _paths(self) -> dict[tuple[Any, ...], Form]:
         """By path, the forms of attributes, and of those of datasets below; none if not needed."""
         dataset = self._dataset
-        if is_stateful(dataset) or not has_set_epoch(dataset):
+        if self._stateful or not has_set_epoch(dataset):
             return {}
         found: dict[tuple[Any, ...], Form] = {}
         ahead: list[tuple[Any, ...]] = [((), dataset, {id(dataset)})]
@@ -117,9 +112,7 @@ class FirstBaseline(Baseline):
 
     def past(self) -> dict[str, list[str]]:
         """Names of attributes that epochs have changed, and of others that they have made."""
-        if is_stateful(self._dataset):
-            return {}
-        made = self._made | (attributes_of(self._dataset).keys() - self._names)
+        made = self._made | (self._attributes().keys() - self._names)
         found = {"changed": self.reached().get("drift", []), "made": sorted(made)}
         return {kind: names for kind, names in found.items() if names}
 
@@ -130,9 +123,7 @@ class FirstBaseline(Baseline):
             as_noted: it has not changed since `note_begin` or `note_end`.
             also: attributes that the other copy may have changed, where this one has not.
         """
-        if is_stateful(self._dataset):
-            return {}
-        now = attributes_of(self._dataset)
+        now = self._attributes()
         gone = sorted(self._names - now.keys())
         forms = self._newest if as_noted else self._forms()
         changed = {
@@ -173,10 +164,6 @@ class FirstBaseline(Baseline):
         now = self._paths()
         others = self._first.keys() & now.keys() - self._set_by_epoch
         return names - {path[0] for path in others if self._first[path] != now[path]}
-
-
-def _differ(before: dict[str, Any], now: dict[str, Any]) -> set[str]:
-    return {name for name in before.keys() | now if before.get(name) != now.get(name)}
 
 
 def _parts(owner: Any) -> list[tuple[Any, Any]]:

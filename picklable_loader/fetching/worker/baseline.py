@@ -30,23 +30,27 @@ from .forms import Form, form_of, version_of
 
 #: an attribute that is larger when pickled, large tensors and arrays in it aside, is left out
 _MOST_BYTES = 1 << 24
+_NOTHING: dict[str, Any] = {}
 
 
 class Baseline:
     """A dataset's attributes, as they are now. An object that several refer to stays one.
 
     Large tensors and arrays are referred to, at any depth. A dataset that has a state needs none of
-    this. With ``by_value`` classes of ``__main__`` go along.
+    this. With ``by_value`` classes of ``__main__`` go along. ``earlier`` is what epochs before have
+    changed; see `FirstBaseline.reached`.
     """
 
-    def __init__(self, dataset: Any, by_value: bool = False) -> None:
+    def __init__(
+        self, dataset: Any, by_value: bool = False, earlier: Mapping[str, Any] = _NOTHING
+    ) -> None:
         self._dataset = dataset
         self._by_value = by_value
         self._stateful = is_stateful(dataset)
         #: attributes that earlier epochs have changed, which no state holds
-        self.drift: list[str] = []
+        self.drift: list[str] = earlier.get("drift", [])
         #: those of them that no pickle brings back either, unless it holds the dataset
-        self.lost_before: list[str] = []
+        self._lost_before: list[str] = earlier.get("lost", [])
         #: the iterator's state: before the first sample, or as `at` was given it; None: it has none
         self.state: bytes | None = None
         #: attributes that this state leaves out; None: all
@@ -70,13 +74,12 @@ class Baseline:
 
     def changes(self) -> bytes | None:
         """A state with the changes to undo before a replay, and the drift; else what `state` is."""
-        begun = self.to_undo()
-        drift = {"drift": self.drift} if self.drift else {}
-        if begun is None and not drift:
+        found = {"begun": self.to_undo(), "drift": self.drift}
+        changes = {name: entry for name, entry in found.items() if entry}
+        if not changes:
             return self.state
         entries = {} if self.state is None else pickle.loads(self.state)
-        changes = {} if begun is None else {"begun": begun}
-        return pickle.dumps({**entries, **changes, **drift}, pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps({**entries, **changes}, pickle.HIGHEST_PROTOCOL)
 
     def to_undo(self) -> tuple[list[str], bytes] | None:
         """New attributes, and a pickle of those that have changed; None if there are none."""
@@ -106,7 +109,7 @@ class Baseline:
 
     def lost_with_its_own(self) -> set[str]:
         """The same for a pickle without its dataset, which `DataLoader.attach` gives it later."""
-        return self._of_left_out(self._leaves_now()[1]).union(self.lost_before)
+        return self._of_left_out(self._leaves_now()[1]).union(self._lost_before)
 
     def _of_left_out(self, names: set[str]) -> set[str]:
         return names if self._left_out is None else names & self._left_out

@@ -53,16 +53,13 @@ class DatasetChanges:
         self._reached = self._before_epoch(entries)
         self.beginning = self._undone = None
         if self._shared:
-            self.beginning = Baseline(self._dataset, self._by_value)
-            self.beginning.drift = self._reached.get("drift", [])
-            self.beginning.lost_before = self._reached.get("lost", [])
+            self.beginning = Baseline(self._dataset, self._by_value, self._reached)
 
     def opened(self, has_state: bool) -> None:
         """Note what ``iter`` has changed; ``has_state``: dataset or iterator has one."""
         if has_state and not self.halved:
             self.beginning = None  # the state has the changes
-        by_iter = has_state and self.beginning is not None
-        self._lost = self.beginning.lost() if by_iter and self.beginning else frozenset()
+        self._lost = self.beginning.lost() if has_state and self.beginning else frozenset()
 
     def in_state(self, entries: dict[str, Any], over: bool, fresh: bool) -> dict[str, Any]:
         """Further entries of a state.
@@ -118,8 +115,8 @@ class DatasetChanges:
             return self._reached
         if self._undone is None and not fresh:  # a wrapper has called ``iter`` of its datasets
             self._lost = self.beginning.lost()
-            changes = pickle.loads(self.beginning.changes() or NOTHING)
-            self._undone = {name: changes[name] for name in changes.keys() & {"begun"}}
+            begun = self.beginning.to_undo()
+            self._undone = {} if begun is None else {"begun": begun}
             if "drift" in self._reached:
                 self._undone["drift"] = self._reached["drift"]
         return self._undone or {}

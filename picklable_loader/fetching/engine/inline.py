@@ -20,7 +20,7 @@ from ..transport.messages import Answer, EpochStart
 from ..worker.collate import collate_here
 from ..worker.fetch import Job
 from ..worker.first_baseline import FirstBaseline
-from ..worker.replica import Replica, WorkerConfig, own_copy
+from ..worker.replica import Replica, WorkerConfig
 from .deaths import DeathCount
 from .stats import Clocks, WorkerStats
 
@@ -56,17 +56,11 @@ class InlineEngine:
         self.clocks = Clocks(1)
         self._job, self._config = job, config
         #: later ones are read again, after their epoch's end, for this epoch only
-        streams = self._own = len(config.served)
-        #: there is one stream, and torch's worker information does not show it
-        bare = self._bare = config.streams is None
-        alone = streams == 1 and not config.copies
-        origin = origin if alone else None
-        self._replicas = {
-            n: Replica(job if alone else own_copy(job), config, n, alone, origin)
-            for n in range(streams)
-        }
+        self._own = len(config.served)
+        self._replicas = {n: Replica(job, config, n, origin) for n in range(self._own)}
         self._opening: tuple[EpochStart, dict[int, StreamPosition]] = EpochStart(0), {}
-        self._started = bare
+        #: there is one stream, and torch's worker information does not show it
+        self._bare = self._started = config.streams is None
 
     def begin(
         self, begin: EpochStart, states: dict[str, Any], positions: dict[int, StreamPosition]
@@ -115,7 +109,7 @@ class InlineEngine:
             self._before_batch(task.step)
         stream = task.stream or 0
         if stream not in self._replicas:
-            replica = Replica(own_copy(self._job), self._config, stream)
+            replica = Replica(self._job, self._config, stream)
             replica.start()
             begin, positions = self._opening
             replica.begin(begin, positions.get(stream))

@@ -15,7 +15,7 @@ from ..transport.channels import Channel
 from ..transport.messages import Answer, Request, read_request
 from .collate import collate_into
 from .fetch import Job
-from .replica import Replica, WorkerConfig, own_copy
+from .replica import Replica, WorkerConfig
 
 
 def serve(channel: Channel, job: Job | Exception, config: WorkerConfig) -> None:
@@ -59,9 +59,7 @@ class _Worker:
     def __init__(self, job: Job, config: WorkerConfig) -> None:
         self._job = job
         self._config = config
-        streams = len(config.served)
-        self._own = streams
-        self._several = streams > config.workers or config.copies
+        streams = self._own = len(config.served)
         self.replicas: dict[int, Replica] = {}
         #: by stream, the loader's run that it has begun
         self._runs: dict[int, int] = {}
@@ -100,8 +98,7 @@ class _Worker:
     def _start(self, stream: int) -> None:
         self.replicas.pop(stream, None)
         try:
-            job = own_copy(self._job) if self._several else self._job
-            replica = Replica(job, self._config, stream)
+            replica = Replica(self._job, self._config, stream)
             replica.start()
             self.replicas[stream] = replica
         except Exception:

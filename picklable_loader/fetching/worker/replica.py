@@ -69,6 +69,11 @@ class WorkerConfig:
         return self.streams or StreamShare(ALONE, self.workers)
 
     @property
+    def several(self) -> bool:
+        """This process has several streams, each with a copy of the dataset."""
+        return len(self.served) > self.workers or self.copies
+
+    @property
     def may_serve(self) -> range:
         """The numbers of the streams that this worker may come to read."""
         own = self.served.own
@@ -84,29 +89,29 @@ class WorkerConfig:
 
 
 class Replica:
-    """The job's dataset, which is its own copy, and what is fetched from it.
+    """The job's dataset, or a copy of it if there are several, and what is fetched from it.
 
     Args:
         index: of the stream. Its number among all ranks' is what torch's worker would have.
-        shared: it is the program's own, which is pickled with the loader.
-        origin: it as it was before the loader's first epoch, if it is the program's own.
+        origin: the program's dataset as it was before the loader's first epoch, if that is read.
+
+    Raises:
+        UsageError: the dataset cannot be copied.
     """
 
     def __init__(
-        self,
-        job: Job,
-        config: WorkerConfig,
-        index: int,
-        shared: bool = False,
-        origin: FirstBaseline | None = None,
+        self, job: Job, config: WorkerConfig, index: int, origin: FirstBaseline | None = None
     ) -> None:
+        if config.several:
+            job, origin = _with_own_copy(job), None
         if config.shared_seed is not None:
             seeded(job.dataset, config.shared_seed)
         self._job = job
         self._config = config
         served = config.served
         number = self._number = served.number(index)
-        self._shared = shared
+        #: it is the program's own, which is pickled with the loader
+        self._shared = config.here and not config.several
         self._epoch = DatasetEpoch(job.dataset, config.announced, origin)
         self._fetcher: Fetcher | None = None
         self._saver: StreamSaver | None = None
@@ -278,8 +283,7 @@ def _explain_cuda(error: BaseException) -> None:
             error.args = (f"{text}. {_WAY_OUT}", *rest)
 
 
-def own_copy(job: Job) -> Job:
-    """The job with a copy of its dataset; UsageError if that cannot be copied."""
+def _with_own_copy(job: Job) -> Job:
     try:
         memo = {id(each): each for each in GLOBAL.values()}
         return replace(job, dataset=copy.deepcopy(job.dataset, memo))

@@ -218,7 +218,9 @@ class StreamSaver:
         self._changes.begin(entries, by_state=self.from_last_epoch or bool(entries))
         if self._with_rng:
             self._restore_first(entries)
-        iterator = self._iterator(entries)
+        if isinstance(self._dataset, Wrapper) and "iterator" in entries:
+            self._seed(1)  # the first batch had called ``iter`` of the datasets within; it may draw
+        iterator = iterate(self._dataset, entries)
         # Generators cannot be pickled; an iterator of Python's own over a list would take the list
         # along, and those of itertools can no longer be from Python 3.14 on.
         picklable = type(iterator).__module__ not in ("builtins", "itertools")
@@ -232,11 +234,6 @@ class StreamSaver:
             if "pickled" in entries:
                 iterator = self._by_pickle.read(entries["pickled"])
         return iterator
-
-    def _iterator(self, entries: dict[str, Any]) -> Any:
-        if isinstance(self._dataset, Wrapper) and "iterator" in entries:
-            self._seed(1)  # the first batch had called ``iter`` of the datasets within; it may draw
-        return iterate(self._dataset, entries)
 
     def _restore_first(self, entries: dict[str, Any]) -> None:
         """Have ``iter``, which may change the dataset, and a replay draw as the epoch has."""

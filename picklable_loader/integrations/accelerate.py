@@ -200,15 +200,13 @@ def _share(
     loader: DataLoader[Any], made: Any, dispatched: bool
 ) -> tuple[DataLoader[Any], dict[str, Any]]:
     """The loader of this process, and how the data is shared."""
-    base = made.base_dataloader
+    base, as_it_is = made.base_dataloader, {"processes": 0, "dispatched": dispatched}
     given = base.sampler if isinstance(base.sampler, BatchSamplerShard) else base.batch_sampler
-    if dispatched:
-        return loader, {"processes": 0, "dispatched": True}
-    if loader._pl.options.shard is not None:
-        return loader, {"processes": 0, "dispatched": False}
+    if dispatched or loader._pl.options.shard is not None:
+        return loader, as_it_is
     if not isinstance(given, BatchSamplerShard):
         if made.dataset is loader.dataset:
-            return loader, {"processes": 0, "dispatched": False}
+            return loader, as_it_is
         size = {"batch_size": base.batch_size, "drop_last": base.drop_last}
         layout = {"processes": accelerate.PartialState().num_processes, "dispatched": False}
         return _rebuilt(loader, made.dataset, size), layout

@@ -176,6 +176,7 @@ def engine_of(loader: Owner[Any], driver: Driver, run: Run) -> Engine:
         # Torch's worker information is not there with num_workers=0, unless there must be streams.
         streams=run.streams if spec.workers or run.worker_info else None,
         here=not spec.workers,
+        origin=None if spec.workers else inner.history.origin(spec),
         copies=run.batches is not None or (spec.reads_copies and not spec.workers),
     )
     setup = Setup(
@@ -192,7 +193,6 @@ def engine_of(loader: Owner[Any], driver: Driver, run: Run) -> Engine:
         sharded=spec.shared,
         isolation=inner.history.source.globals if in_torchs_way else batch,
         before_batch=run.note_generators if in_torchs_way and job.draws else None,
-        origin=None if spec.workers else inner.history.origin(spec),
     )
     return make_engine(setup)
 

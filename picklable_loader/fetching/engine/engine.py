@@ -27,7 +27,6 @@ from ..transport.payload import Payload
 from ..transport.pipes import PipeLines
 from ..transport.seqpacket import PacketLines, packets_work_here
 from ..worker.fetch import Job
-from ..worker.first_baseline import FirstBaseline
 from ..worker.replica import WorkerConfig
 from .deaths import DeathCount
 from .inline import InlineEngine
@@ -124,8 +123,6 @@ class Setup:
     #: called in that context with each batch's step, where its draws go on where the last one's
     #: ended; None: each batch is seeded, or draws nothing
     before_batch: Callable[[int], None] | None
-    #: the dataset as it was before the first epoch
-    origin: FirstBaseline | None
 
 
 def make_engine(setup: Setup) -> Engine:
@@ -150,7 +147,7 @@ def _inline_engine(setup: Setup) -> Engine:
     if init is not None and setup.init_arg is not None:
         make, total = setup.init_arg, config.served.total
         config = replace(config, init_args={n: make(n, total) for n in config.may_serve})
-    return InlineEngine(setup.job, config, setup.isolation, setup.before_batch, setup.origin)
+    return InlineEngine(setup.job, config, setup.isolation, setup.before_batch)
 
 
 def _pool_engine(setup: Setup) -> Engine:

@@ -19,7 +19,6 @@ from ...rng.generators import capture_all, restore_all
 from ..transport.messages import Answer, EpochStart
 from ..worker.collate import collate_here
 from ..worker.fetch import Job
-from ..worker.first_baseline import FirstBaseline
 from ..worker.replica import Replica, WorkerConfig
 from .deaths import DeathCount
 from .stats import Clocks, WorkerStats
@@ -31,7 +30,7 @@ class InlineEngine:
     """Fetches in this process, when it is waited for.
 
     ``isolation`` makes the context in which people's code runs; ``before_batch`` is called in it
-    with the step of each batch. The dataset was ``origin`` before the first epoch.
+    with the step of each batch.
     """
 
     timed_out = renewed = False
@@ -44,7 +43,6 @@ class InlineEngine:
         config: WorkerConfig,
         isolation: Callable[[], AbstractContextManager[Any]],
         before_batch: Callable[[int], None] | None,
-        origin: FirstBaseline | None = None,
     ) -> None:
         self._isolation = isolation
         self._before_batch = before_batch
@@ -57,7 +55,7 @@ class InlineEngine:
         self._job, self._config = job, config
         #: later ones are read again, after their epoch's end, for this epoch only
         self._own = len(config.served)
-        self._replicas = {n: Replica(job, config, n, origin) for n in range(self._own)}
+        self._replicas = {n: Replica(job, config, n) for n in range(self._own)}
         self._opening: tuple[EpochStart, dict[int, StreamPosition]] = EpochStart(0), {}
         #: there is one stream, and torch's worker information does not show it
         self._bare = self._started = config.streams is None

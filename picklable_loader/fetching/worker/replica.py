@@ -58,6 +58,8 @@ class WorkerConfig:
     streams: StreamShare | None = None
     #: it is this process (``num_workers=0``)
     here: bool = False
+    #: then, the dataset as it was before the loader's first epoch, if somebody needs that
+    origin: FirstBaseline | None = None
     #: each stream reads a copy of the dataset that none has read before: it may be read again
     copies: bool = False
     #: the program's: a spawned process has float32, and `torch.tensor(0.5)` another type there
@@ -93,17 +95,14 @@ class Replica:
 
     Args:
         index: of the stream. Its number among all ranks' is what torch's worker would have.
-        origin: the program's dataset as it was before the loader's first epoch, if that is read.
 
     Raises:
         UsageError: the dataset cannot be copied.
     """
 
-    def __init__(
-        self, job: Job, config: WorkerConfig, index: int, origin: FirstBaseline | None = None
-    ) -> None:
+    def __init__(self, job: Job, config: WorkerConfig, index: int) -> None:
         if config.several:
-            job, origin = _with_own_copy(job), None
+            job = _with_own_copy(job)
         if config.shared_seed is not None:
             seeded(job.dataset, config.shared_seed)
         self._job = job
@@ -112,6 +111,7 @@ class Replica:
         number = self._number = served.number(index)
         #: it is the program's own, which is pickled with the loader
         self._shared = config.here and not config.several
+        origin = config.origin if self._shared else None
         self._epoch = DatasetEpoch(job.dataset, config.announced, origin)
         self._fetcher: Fetcher | None = None
         self._saver: StreamSaver | None = None

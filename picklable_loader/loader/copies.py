@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from ..errors import CannotSaveError, UsageError
 from ..rng.generators import GLOBAL
-from ..saving.pickles.parts import decided
+from ..saving.pickles.parts import Decision
 from .internals import Owner
 from .setup import packing_of, spec_of
 
@@ -71,8 +71,7 @@ def apart(owner: Any) -> Any:
         else:
             found = copy.deepcopy(owner.__getstate__()) if moves_data else alone(owner)
             copied = found["loader"]
-        decision = decided(packing_of(loader), loader._pl.decision, loader.__getstate__())
-        copied._pl.decision = decision
+        copied._pl.decision = Decision(packing_of(loader).codecs)
         return found
 
 

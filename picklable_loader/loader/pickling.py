@@ -194,7 +194,7 @@ class Picklable(Owner[_T]):
             if states := inner.history.next_states:
                 warn_of_lost(spec := spec_of(me), positions_left(spec, states))
             kind = class_of(type(me), inner.options.codec)
-            state = packed(packing_of(me), inner.decision, me.__getstate__())
+            state = packed(packing_of(me))
             return *bare(kind, protocol), state
 
     def __copy__(self) -> Picklable[_T]:

@@ -214,7 +214,7 @@ class PicklableIterator(Generic[_T]):
             saved = apart(self) if self._turn.foreign else self.__getstate__()
             order = saved["state"]["order"]
             if order and "iterator" in order:
-                iterator = _packed(saved["loader"], order["iterator"])
+                iterator = packed_iterator(packing_of(saved["loader"]), order["iterator"])
                 saved["state"] = {**saved["state"], "order": {**order, "iterator": iterator}}
             return *bare(type(self), protocol), saved
 
@@ -326,12 +326,6 @@ class PicklableIterator(Generic[_T]):
         inner.history.note_begin(self._position)
         if spec.lives_on:
             inner.driver, inner.iterator = self._driver, weakref.ref(self)
-
-
-def _packed(loader: Picklable[Any], iterator: Any) -> Any:
-    """The sampler's iterator, as it is pickled beside the loader."""
-    decision, state = loader._pl.decision, loader.__getstate__()
-    return packed_iterator(packing_of(loader), decision, state, iterator)
 
 
 def _with_iterator(start: Saved, opened: dict[str, Any]) -> Saved:

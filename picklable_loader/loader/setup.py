@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch.multiprocessing
 from torch.utils.data import IterDataPipe, MapDataPipe
@@ -208,6 +208,8 @@ def packing_of(loader: Owner[Any]) -> Packing:
     options = inner.options
     return Packing(
         owner=loader,
+        attributes=cast(Any, loader).__getstate__(),
+        decision=inner.decision,
         dataset=loader.dataset,
         codec=options.codec,
         pickle_dataset=options.pickle_dataset,

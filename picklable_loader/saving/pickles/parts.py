@@ -46,6 +46,10 @@ class Packing:
 
     #: the loader; its parts may refer to it
     owner: Any
+    #: as its ``__getstate__`` gives them
+    attributes: Parts
+    #: which parts are carried, as far as that is known
+    decision: Decision
     dataset: Any
     #: see the arguments of these names of `DataLoader`
     codec: str | Codec
@@ -57,6 +61,16 @@ class Packing:
     fits: Callable[[], dict[str, Any]]
 
     @property
+    def parts(self) -> Parts:
+        """The attributes that a codec may have to carry."""
+        return {n: part for n, part in self.attributes.items() if type(part) not in _ATOMS}
+
+    @property
+    def codecs(self) -> Codecs:
+        """By part that is carried, its codec; CannotSaveError if none accepts it."""
+        return self.decision.codecs(self)
+
+    @property
     def left_out(self) -> set[int]:
         """The dataset, if it is not to be saved."""
         if self.pickle_dataset and not is_absent(self.dataset):
@@ -65,7 +79,10 @@ class Packing:
 
 
 class Decision:
-    """The codecs that were decided for a loader's parts; never pickled."""
+    """The codecs that were decided for a loader's parts; never pickled.
+
+    A copy of the loader is given the ``codecs`` that were decided for it.
+    """
 
     def __init__(self, codecs: Codecs | None = None) -> None:
         self._look: Any = None
@@ -75,28 +92,26 @@ class Decision:
         #: it was made for a loader that this one's is a copy of
         self._settled = codecs is not None
 
-    def codecs(self, how: Packing, parts: Parts) -> Codecs:
-        """By part that is carried, its codec; CannotSaveError if none accepts it."""
+    def codecs(self, how: Packing) -> Codecs:
+        """See `Packing.codecs`."""
         if self._settled:
             return self._codecs
-        look = [(name, id(part), _look(part)) for name, part in parts.items() if name != "_pl"]
+        look = [(name, id(part), _look(part)) for name, part in how.parts.items() if name != "_pl"]
         version = how.version
         if look != self._look or list(map(id, version)) != list(map(id, self._version)):
-            self._codecs, self._look, self._version = _decide(how, parts), look, version
+            self._codecs, self._look, self._version = _decide(how), look, version
         return self._codecs
 
 
-def packed(how: Packing, decision: Decision, attributes: Parts) -> Parts:
+def packed(how: Packing) -> Parts:
     """The state of a loader as it is pickled."""
-    parts = _parts(attributes)
-    codecs = decision.codecs(how, parts)
-    left_out = how.left_out
+    attributes, codecs, left_out = how.attributes, how.codecs, how.left_out
     if left_out:
         attributes = {**attributes, "dataset": absent(how.dataset, how.fits())}
     if not codecs:
         return attributes
     plain = {name: value for name, value in attributes.items() if name not in codecs}
-    theirs = {name: parts[name] for name in codecs}
+    theirs = {name: how.attributes[name] for name in codecs}
     # One codec writes all of them, so that what they share stays one object. The last one of
     # `STOCK` takes what those before it take.
     codec = max(codecs.values(), key=lambda c: STOCK.index(c) if isinstance(c, str) else len(STOCK))
@@ -107,11 +122,6 @@ def packed(how: Packing, decision: Decision, attributes: Parts) -> Parts:
     return {**plain, _CARRIED: Carried(codec, theirs, known, _held(how, plain), mapped)}
 
 
-def decided(how: Packing, decision: Decision, attributes: Parts) -> Decision:
-    """The decision for copies of a loader, of which nothing has to be tried again."""
-    return Decision(decision.codecs(how, _parts(attributes)))
-
-
 def unpacked(attributes: Parts) -> tuple[Parts, Opened | None]:
     """The state of a loader from what was pickled, and what of it was carried."""
     attributes = dict(attributes)
@@ -119,10 +129,9 @@ def unpacked(attributes: Parts) -> tuple[Parts, Opened | None]:
     return {**attributes, **(opened or {})}, opened
 
 
-def packed_iterator(how: Packing, decision: Decision, attributes: Parts, iterator: Any) -> Any:
+def packed_iterator(how: Packing, iterator: Any) -> Any:
     """A sampler's iterator as it is pickled; CannotSaveError if no codec takes it."""
-    parts, loader = _parts(attributes), how.owner
-    codecs = decision.codecs(how, parts)
+    parts, codecs, loader = how.parts, how.codecs, how.owner
     moved = {id(parts[name]) for name in codecs} | how.left_out
     still = [loader, *(part for part in parts.values() if id(part) not in moved)]
     shared, choice = _Shared(), how.codec if isinstance(how.codec, str) else None
@@ -161,9 +170,9 @@ def class_of(kind: type[Any], choice: str | Codec) -> Any:
 # --- within --------------------------------------------------------------------------------------
 
 
-def _decide(how: Packing, parts: Parts) -> Codecs:
+def _decide(how: Packing) -> Codecs:
     choice, left_out = how.codec, how.left_out
-    todo = {name: part for name, part in parts.items() if id(part) not in left_out}
+    todo = {name: part for name, part in how.parts.items() if id(part) not in left_out}
     if not isinstance(choice, str):
         return dict.fromkeys(todo, choice)
     files = None if how.pickle_mapped else MappedFiles()
@@ -200,10 +209,6 @@ def _decide(how: Packing, parts: Parts) -> Codecs:
 def tried(choice: str) -> tuple[str, ...]:
     """The codecs that a choice allows, pickle first."""
     return STOCK if choice == "auto" else tuple(dict.fromkeys((STOCK[0], choice)))
-
-
-def _parts(attributes: Parts) -> Parts:
-    return {name: value for name, value in attributes.items() if type(value) not in _ATOMS}
 
 
 def _look(part: Any) -> list[Any]:

@@ -34,6 +34,7 @@ import os
 import reprlib
 import sys
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -394,3 +395,12 @@ def warn(text: str, category: type[Warning] = LoaderWarning) -> None:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame, level = frame.f_back, level + 1
     warnings.warn(text, category, stacklevel=level)
+
+
+def fails_again(act: Callable[..., object], *arguments: Any) -> bool:
+    """Whether what has raised an error raises once more; otherwise a signal handler has raised."""
+    try:
+        act(*arguments)
+        return False
+    except Exception:
+        return True

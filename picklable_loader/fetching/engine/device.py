@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from ...core.events import Arrived
-from ...errors import UsageError, warn
+from ...errors import UsageError, fails_again, warn
 from ...rng.generators import Isolated, seed_all
 from ..transport.messages import Answer
 from ..worker.on_error import Thinned
@@ -154,11 +154,9 @@ class DeviceCopies:
                 except torch.OutOfMemoryError:  # there may be room when it is delivered
                     return
                 except Exception:
-                    try:
-                        self._copied(batch, step)
-                    except Exception:  # so will its delivery, which raises
-                        return
-                    raise  # a signal handler's
+                    if fails_again(self._copied, batch, step):
+                        return  # so will its delivery, which raises
+                    raise
                 answer.payload = Thinned(batch, answer.payload.skipped) if thinned else batch
             free -= 1
 

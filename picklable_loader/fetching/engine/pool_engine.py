@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ...core.events import Answered, Died, Ended, Failed, LastState
 from ...core.streams import StreamPosition, StreamStates
 from ...core.task import Task
-from ...errors import UsageError
+from ...errors import UsageError, fails_again
 from ..pool.exit import Death, unexpected
 from ..pool.pool import Pool
 from ..transport.arena import ArenaFull
@@ -315,11 +315,9 @@ def _encoded(request: Request) -> bytes:
     try:
         return encode_request(request)
     except Exception as error:
-        try:
-            encode_request(request)
-        except Exception:
+        if fails_again(encode_request, request):
             raise _NotEncoded from error
-        raise  # a signal handler's: it is no matter of the task
+        raise
 
 
 def _unsent(step: int, error: BaseException) -> UsageError:

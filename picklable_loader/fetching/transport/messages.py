@@ -22,6 +22,7 @@ from ...core.events import Answered, Arrived, Emptied, Ended, Failed, LastState
 from ...core.feedback import Note
 from ...core.streams import StreamPosition
 from ...core.task import Task
+from ...errors import fails_again
 from .arena import Arena, ArenaFull, Region
 from .open_files import explained, lacks_descriptors
 from .page_lock import LockedMap
@@ -204,8 +205,10 @@ def read_answer(message: bytes, open_region: Callable[[Region], Any] | None = No
         lacking = error if isinstance(error, OSError) and lacks_descriptors(error) else None
         if lacking is None and _while_receiving(error.__traceback__):
             raise
-        if _can_decode(body, aside, count, open_region):
-            raise  # a signal handler's: it is no matter of the batch
+        # The first error still has the first arrays, so that no region is returned twice. A tensor
+        # in torch's shared memory comes only once: a batch that had one cannot be decoded again.
+        if not fails_again(_decode, body, aside, count, open_region):
+            raise
         failure: Any = ExceptionWrapper(where="while unpickling what a DataLoader worker had sent")
         if lacking is not None:
             failure = explained(lacking, f"the batch of step {step} is here and cannot be opened")
@@ -254,19 +257,6 @@ def _while_receiving(trace: TracebackType | None) -> bool:
     """
     names = (frame.f_globals.get("__name__") for frame, _ in walk_tb(trace))
     return not set(_RECEIVING).isdisjoint(names)
-
-
-def _can_decode(*message: Any) -> bool:
-    """Whether it succeeds now, while the error of the first try is at hand.
-
-    That error still has the first arrays, so that no region is returned twice. A tensor in torch's
-    shared memory comes only once: a batch that had received one cannot be decoded again.
-    """
-    try:
-        _decode(*message)
-        return True
-    except Exception:
-        return False
 
 
 def _encode(content: Any, arena: Arena | None) -> tuple[bool, int, int, bytes]:

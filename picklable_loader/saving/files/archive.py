@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from ...errors import SYMPTOMS, DamagedStateError, UsageError
+from ...errors import SYMPTOMS, DamagedStateError, UsageError, fails_again
 from .pickle_nodes import Stored, Tensor
 from .pickle_tree import NotPickle, Trace, trace
 
@@ -167,9 +167,7 @@ def load_screened(body: BinaryIO, name: str, map_location: Any) -> Any:
     except MemoryError:
         raise
     except Exception as error:
-        try:
-            _read(body, "cpu")
-        except Exception:
+        if fails_again(_read, body, "cpu"):
             raise DamagedStateError(name, "what torch reads without code", error) from error
         raise  # the error is the caller's: of map_location, or of a device that is not here
 

@@ -56,9 +56,8 @@ class Baseline:
         #: attributes that this state leaves out; None: all
         self._left_out: Set[str] | None = None
         attributes = self._attributes()
-        self._names = set(attributes)
         self._leaves, self._alive = large_leaves(dataset) if attributes else ({}, [])
-        self._each = self._forms()
+        self._each = {name: self._form(value) for name, value in attributes.items()}
         known = {name: attributes[name] for name, form in self._each.items() if form.known}
         self._together = self._small(known, len(known) * _MOST_BYTES)
         self._versions = self._versions_now()
@@ -83,7 +82,7 @@ class Baseline:
 
     def to_undo(self) -> tuple[list[str], bytes] | None:
         """New attributes, and a pickle of those that have changed; None if there are none."""
-        new = sorted(self._attributes().keys() - self._names)
+        new = sorted(self._attributes().keys() - self._each)
         changed = self.changed()
         if not new and not changed:
             return None

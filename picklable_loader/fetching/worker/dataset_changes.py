@@ -24,8 +24,7 @@ class DatasetChanges:
     """
 
     def __init__(self, job: Job, shared: bool, origin: FirstBaseline | None) -> None:
-        self._dataset = job.dataset
-        self._by_value = job.by_value
+        self._job = job
         self._shared = shared
         self._origin = origin
         #: a worker's copy, which earlier epochs may have changed
@@ -53,7 +52,7 @@ class DatasetChanges:
         self._reached = self._before_epoch(entries)
         self.beginning = self._undone = None
         if self._shared:
-            self.beginning = Baseline(self._dataset, self._by_value, self._reached)
+            self.beginning = Baseline(self._job.dataset, self._job.by_value, self._reached)
 
     def opened(self, has_state: bool) -> None:
         """Note what ``iter`` has changed; ``has_state``: dataset or iterator has one."""

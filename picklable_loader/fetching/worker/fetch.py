@@ -234,8 +234,7 @@ class IterableFetcher:
 
     def __init__(self, job: Job, seeder: Seeder, stream: int, opened: Open, given: int) -> None:
         self._job = job
-        self._seeder = seeder
-        self._stream = stream
+        self._seed = partial(seeder.before_stream, stream)
         self._given = given
         self.made: tuple[str, ...] = ()
         self._draws: Draws | None = None
@@ -246,9 +245,8 @@ class IterableFetcher:
         self.ended = False
         #: nothing was taken from the iterator yet
         self.fresh = True
-        seed = partial(seeder.before_stream, stream)
-        seed(0)
-        self.iterator = opened(seed)
+        self._seed(0)
+        self.iterator = opened(self._seed)
 
     def fetch(self, task: Task) -> Any:
         """The stream's next batch.
@@ -259,7 +257,7 @@ class IterableFetcher:
         if self.ended:
             raise StreamEnded
         self._given += 1
-        self._seeder.before_stream(self._stream, self._given)
+        self._seed(self._given)
         if self._draws is not None:
             self._draws.begin()
         try:

@@ -112,7 +112,7 @@ class FirstBaseline(Baseline):
 
     def past(self) -> dict[str, list[str]]:
         """Names of attributes that epochs have changed, and of others that they have made."""
-        made = self._made | (self._attributes().keys() - self._names)
+        made = self._made | (self._attributes().keys() - self._each)
         found = {"changed": self.reached().get("drift", []), "made": sorted(made)}
         return {kind: names for kind, names in found.items() if names}
 
@@ -124,14 +124,14 @@ class FirstBaseline(Baseline):
             also: attributes that the other copy may have changed, where this one has not.
         """
         now = self._attributes()
-        gone = sorted(self._names - now.keys())
+        gone = sorted(self._each.keys() - now.keys())
         forms = self._newest if as_noted else self._forms()
         changed = {
             name: now[name]
             for name, form in forms.items()
             if form.known and form != self._each.get(name)
         }
-        hidden = {n: form for n, form in forms.items() if not form.known and n in self._names}
+        hidden = {n: form for n, form in forms.items() if not form.known and n in self._each}
         lost = self._lost_among(hidden)
         if not gone and not changed and not lost and not also:
             return {"drift": sorted(self._drifted)} if self._drifted else {}
@@ -144,7 +144,7 @@ class FirstBaseline(Baseline):
         # unless its first value is the class's, or it is a number that the code asks for.
         kinds = [kind for kind in type(self._dataset).__mro__ if not _is_torchs(kind)]
         numbers = {name for name, value in changed.items() if type(value) in (int, float)}
-        built = (self._names - self._made).union(
+        built = (self._each.keys() - self._made).union(
             *(changed.keys() & vars(kind).keys() for kind in kinds),
             numbers & _asked_for(kinds[0]),
         )

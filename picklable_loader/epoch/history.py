@@ -133,8 +133,7 @@ class History:
     def origin(self, spec: Spec) -> FirstBaseline | None:
         """An iterable-style dataset as it was before the loader's first epoch in this process."""
         if self.choice.origin is None and spec.iterable and not spec.stateful:
-            by_value = spec.options.codec == "cloudpickle"
-            self.choice.origin = FirstBaseline(spec.dataset, by_value, self.past)
+            self.choice.origin = FirstBaseline(spec.dataset, spec.options.by_value, self.past)
         return self.choice.origin
 
     def past_by_now(self) -> Mapping[str, Sequence[str]]:

@@ -125,6 +125,11 @@ class Options:
         self._check_seeding()
         self._check_hooks()
 
+    @property
+    def by_value(self) -> bool:
+        """Classes of ``__main__`` go along in pickles: the codec that was chosen writes them."""
+        return not isinstance(self.codec, str) or self.codec in STOCK[1:]
+
     def _check_callable(self, name: str, texts: tuple[str, str], takes: str) -> None:
         """Raise ValueError unless an option is one of two texts, or a callable that takes that."""
         if not callable(found := getattr(self, name)) and found not in texts:

@@ -299,13 +299,13 @@ def load_into(
     position = history.load(spec, state, strict, at_epoch_end, of)
     if history.taken_over:
         give_back(history, spec)
-    if position.start is not None:
-        if iterated:
-            warn_of_moved(spec, position.start.cursor)
-        changed = [] if spec.reads_copies else history.past_by_now().get("changed", [])
-        warn_of_later_attributes(spec, position.start.cursor, begun, changed)
-    if position.start is not None:
-        dataset_rng.put_back(spec.dataset, position.start.cursor.dataset_rng)
+    assert position.start is not None
+    cursor = position.start.cursor
+    if iterated:
+        warn_of_moved(spec, cursor)
+    changed = [] if spec.reads_copies else history.past_by_now().get("changed", [])
+    warn_of_later_attributes(spec, cursor, begun, changed)
+    dataset_rng.put_back(spec.dataset, cursor.dataset_rng)
     adopt(loader, position.seed)
     if program is not None:
         program.restore()

@@ -29,7 +29,6 @@ from ..fetching.worker.fetch import NEVER, Job
 from ..fetching.worker.hooks import WorkerStart, argument
 from ..fetching.worker.replica import WorkerConfig
 from ..saving.pickles.parts import Packing
-from ..saving.pickles.stock import STOCK
 from .internals import Owner
 
 
@@ -83,7 +82,7 @@ def job_of(loader: Owner[Any], spec: Spec) -> Job:
         mark_every=None if every == "auto" else every or NEVER,
         stateful=spec.stateful and not spec.iterable,
         on_error=options.on_error,
-        by_value=not isinstance(options.codec, str) or options.codec in STOCK[1:],
+        by_value=options.by_value,
         lives_on=spec.lives_on or (spec.workers > 0 and loader._pl.history.midway),
         rank=spec.shard.rank,
         world=spec.shard.world,

@@ -276,7 +276,7 @@ class CustomOrder:
                 "Give it state_dict and load_state_dict, or pickle the loader's iterator",
             )
         if self.record.log is None or self.record.unclear:
-            return CannotSaveError(name, *self.record.why_not(seeded=self._private is not None))
+            return CannotSaveError(name, *self.record.why_not())
         return None
 
     def _add_replay(self, state: dict[str, Any], live: bool) -> None:

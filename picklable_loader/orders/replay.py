@@ -44,7 +44,7 @@ class Record:
     #: of the indices that were taken; None: not known, as in the state of another rank
     checksum: str | None = BEGINNING
     #: [opens, taken, states]: where the sampler drew from global generators that others had moved
-    #: (or, at first, from any), and the states it found; None: too many to keep, or not known
+    #: (or, at first, from any), and the states it found; None: too many, or see ``unlogged``
     log: list[list[Any]] | None = field(default_factory=list)
     #: the sampler's attributes before the first iter()
     before: Frozen = field(default_factory=dict)
@@ -60,6 +60,8 @@ class Record:
     unclear: str | None = None
     #: the class of what its iterator has raised; None: nothing
     failed: str | None = None
+    #: it went on from a state or a pickle without a log
+    unlogged: bool = False
     #: ``id`` of what the sampler has raised in a replay
     raised: int | None = None
     #: the global generators that it has drawn from, in the states in which it has left them
@@ -101,7 +103,8 @@ class Record:
         others = [[at, over, dict(moved)] for at, over, moved in saved.get("others", ())]
         if not {(type(at), type(over)) for at, over, _ in others} <= {(int, bool)}:
             raise TypeError("what others have changed has a number, and whether the end had come")
-        return cls(opens, taken, ended, found, log, before, between, events, heard, others)
+        parts = opens, taken, ended, found, log, before, between, events, heard, others
+        return cls(*parts, unlogged=log is None)
 
     def move(self, found: Frozen, unclear: str | None = None) -> None:
         """Other iterators of the sampler have changed these attributes; see `SamplerTurns`."""
@@ -131,8 +134,8 @@ class Record:
         if unclear or len(self.log) > _LOG_LIMIT:
             self.log = None
 
-    def why_not(self, seeded: bool) -> tuple[str, str]:
-        """Why there can be no replay, and the way out; with a seed, too much was heard."""
+    def why_not(self) -> tuple[str, str]:
+        """Why there can be no replay, and the way out."""
         state = "its iterator state_dict and load_state_dict, or what pickle can save"
         if self.unclear is not None:
             return (
@@ -146,7 +149,13 @@ class Record:
                 "raise that as well",
                 f"Save between two epochs, or give {state}",
             )
-        if seeded or self.heard_bytes > _MOST_HEARD:
+        if self.unlogged:
+            return (
+                "it went on from a pickle of itself, or from its state_dict, and the indices "
+                "before that cannot be replayed",
+                f"Pickle the loader's iterator, or give {state}",
+            )
+        if self.heard_bytes > _MOST_HEARD:
             return (
                 f"it has received, or taken back, {self.heard_bytes:,} bytes in this epoch, and a "
                 f"state can hold at most {_MOST_HEARD:,} of these for a replay",

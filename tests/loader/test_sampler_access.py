@@ -671,6 +671,41 @@ def test_too_much_feedback_for_a_replay_is_the_reason_that_is_given() -> None:
     next(iterator)  # it goes on
 
 
+class OfPickle(Sampler[int]):
+    """A pickle has its iterator, and a state has to replay it."""
+
+    def __iter__(self) -> Iterator[int]:
+        return _DeafIterator()
+
+
+class _DeafIterator:
+    taken = 0
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        self.taken += 1
+        return self.taken
+
+    def receive(self, step: int, objs: list[Any]) -> None:
+        pass
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_so_is_a_pickle_that_it_went_on_from_because_of_that(seed: int | None) -> None:
+    iterator = iter(DataLoader(range(40), 2, sampler=OfPickle(), seed=seed))
+    for _ in range(5):
+        next(iterator)
+        for _ in range(15):
+            iterator.tell(bytes(2**20 - 100))
+    next(iterator)
+    again = pickle.loads(pickle.dumps(iterator))
+    assert torch.equal(next(again), next(iterator))
+    with pytest.raises(CannotSaveError, match="went on from a pickle of itself"):
+        again.state_dict()
+
+
 def test_a_state_that_grows_with_its_feedback_is_warned_of_once_and_goes_on_exactly() -> None:
     iterator = iter(make(0, Deaf()))
     for _ in range(3):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -521,3 +522,34 @@ def test_a_datapipe_is_attached_as_it_was_given_or_as_its_loader_holds_it(pipe: 
         again = pickle.loads(pickled)
         again.loader.attach(dataset)
         assert lists(again) == rest
+
+
+class Mark:
+    def __init__(self, passes: int) -> None:
+        self.passes = passes
+
+
+class Marked(IterableDataset[int]):
+    """It has no state, and its passes leave an object of a class of the program's own."""
+
+    def __init__(self) -> None:
+        self.mark = Mark(0)
+
+    def __iter__(self) -> Iterator[int]:
+        self.mark = Mark(self.mark.passes + 1)
+        yield from range(10 * self.mark.passes, 10 * self.mark.passes + 4)
+
+
+@pytest.mark.parametrize("codec", ["cloudpickle", "dill"])
+def test_what_epochs_have_left_in_the_dataset_goes_along_with_its_class(
+    codec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Mark, "__module__", "__main__")
+    monkeypatch.setattr(sys.modules["__main__"], "Mark", Mark, raising=False)
+    loader = DataLoader(Marked(), 2, codec=codec, pickle_dataset=False)
+    assert lists(loader) == [[10, 11], [12, 13]]
+    saved = pickle.dumps(loader)
+    monkeypatch.delattr(sys.modules["__main__"], "Mark")
+    again = pickle.loads(saved)
+    again.attach(Marked())
+    assert lists(again) == [[20, 21], [22, 23]]

@@ -65,7 +65,7 @@ def test_every_case_whose_state_goes_on_under_as_many_workers(case: Case) -> Non
     goes_on(lambda: case.make(2), 2)
 
 
-#: a generator that is replayed in the main process draws other numbers by worker: docs/random_numbers.md
+#: a generator that is replayed here draws other numbers by worker: docs/random_numbers.md
 CELLS = [
     (kind, seeding, num_workers)
     for kind in KINDS

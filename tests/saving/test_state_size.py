@@ -1,4 +1,4 @@
-"""How large a state is: as docs/resuming.md and docs/samplers.md say, whatever the length of the data."""
+"""How large a state is: as docs/resuming.md and samplers.md say, for data of any length."""
 
 from __future__ import annotations
 

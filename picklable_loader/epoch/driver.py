@@ -308,7 +308,7 @@ class Driver:
             run.worker_states.update(engine.worker_states)
         states = dict(run.worker_states)
         self.carryover = Carryover(run.base_seed, run.worker_seed, schedule.policy, states)
-        if cut and run.spec.stateful:
+        if cut and run.spec.remembers:
             run.last_states = {}
             self.stop()  # nobody knows the states of streams that were not read to their ends
         raise StopIteration

@@ -20,6 +20,7 @@ from ..core.order import SequenceOrder
 from ..core.plan import Grouping, Plan, Unit
 from ..core.shard import ALONE, Shard, StreamShare
 from ..datasets.protocol import is_stateful, length_of, set_epoch_of, stream_lengths
+from ..datasets.wrapper import has_stateful
 from ..orders.attributes import Frozen, freeze
 from ..orders.memory import memory
 from ..orders.sampler_facts import data_of, describe, draws_at_once, source_length
@@ -275,6 +276,11 @@ class Spec:
         return self.options.seeding == "worker" and self.workers > 0 and not self.iterable
 
     @property
+    def remembers(self) -> bool:
+        """The dataset has a state, or one within `ShuffleBuffer` and the like has."""
+        return has_stateful(self.dataset)
+
+    @property
     def asks_at_end(self) -> bool:
         """The last batches do not show what the next epoch begins with."""
         if self.workers and not self.lives_on:
@@ -284,7 +290,7 @@ class Spec:
     @property
     def asks_when_left(self) -> bool:
         """The state that an unfinished pass leaves in workers that live on has to be asked for."""
-        if not self.lives_on or self.stateful:
+        if not self.lives_on or self.remembers:
             return False
         return self.iterable or self.has_worker_states
 

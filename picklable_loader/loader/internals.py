@@ -69,7 +69,7 @@ class Internals:
             changed = first or spec.streamed or spec.options.seeding == "worker"
         else:
             run = self.driver.run
-            changed = run is not None and not run.finished and spec.stateful
+            changed = run is not None and not run.finished and spec.remembers
         if changed:
             self.driver.stop()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.context
 import os
 import pickle
 import signal
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 from zoo.datasets import as_they_are
 
+from picklable_loader import DataLoader
 from picklable_loader.core.events import Failed
 from picklable_loader.core.task import Task
 from picklable_loader.fetching.pool.exit import Death, likely_cause, unexpected
@@ -427,6 +429,17 @@ def test_a_pool_that_nobody_holds_is_retired(lines: Callable[[], Lines]) -> None
     assert len(children()) == 1
     del pool
     assert gone() is None and not children()
+
+
+class Renamed(multiprocessing.context.ForkContext):
+    """It forks, and its start method has a name of its own."""
+
+    _name = "of the program"
+
+
+def test_a_context_of_the_programs_own_may_fork() -> None:
+    loader = DataLoader(range(4), 2, num_workers=1, multiprocessing_context=Renamed())
+    assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]
 
 
 def test_pools_end_in_any_order(start: Callable[..., Pool]) -> None:

@@ -18,6 +18,8 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from typing import Any
 
+from ..worker.process import work
+
 
 def is_importable() -> bool:
     """A new process can import what ``__main__`` defines, and does no harm by it."""
@@ -65,10 +67,13 @@ _WORKER = "picklable_loader.fetching.worker.preloaded"
 
 
 class Work:
-    """The main function of a worker, as a pickle that has the new process import the module above.
+    """The main function of a worker. Its pickle has the new process import the module above.
 
     This process must not import it: it would set the program's own garbage aside for good.
     """
+
+    def __call__(self, *arguments: Any) -> None:  # forked, or in any process that needs no pickle
+        work(*arguments)
 
     def __reduce__(self) -> tuple[Any, tuple[str]]:
         return pkgutil.resolve_name, (f"{_WORKER}:work",)

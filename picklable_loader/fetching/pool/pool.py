@@ -18,7 +18,7 @@ from ..transport.open_files import explained, lacks_descriptors
 from ..transport.payload import Payload
 from ..worker.fetch import Job
 from ..worker.hooks import check_arguments
-from ..worker.process import without_ctrl_c, work
+from ..worker.process import without_ctrl_c
 from ..worker.replica import WorkerConfig
 from .exit import Death
 from .new_processes import Work, hidden, preload
@@ -131,9 +131,8 @@ class Pool:
         with guard, without_ctrl_c():
             end = self.lines.open(self._context, config.worker)
             stack = None if self._stacks is None else self._stacks.open(config.worker)
-            target = work if self._context.get_start_method() == "fork" else Work()
             process = self._context.Process(  # type: ignore[attr-defined]
-                target=target, args=(end, self._job, config, self._lifeline.end, stack), daemon=True
+                target=Work(), args=(end, self._job, config, self._lifeline.end, stack), daemon=True
             )
             try:
                 process.start()

@@ -641,16 +641,26 @@ def test_a_forked_worker_needs_no_pickling_of_what_it_was_given() -> None:
     assert_parity(observe)
 
 
-class UsesCudaInAFork(Dataset[Any]):
-    """Raises torch's error of a forked worker that uses CUDA, on any machine."""
+class Raises(Dataset[Any]):
+    """One sample, which is a RuntimeError: torch's errors of CUDA, on any machine."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
 
     def __len__(self) -> int:
         return 1
 
     def __getitem__(self, index: int) -> Any:
-        raise RuntimeError("Cannot re-initialize CUDA in forked subprocess. Use 'spawn'")
+        raise RuntimeError(self.text)
 
 
 def test_the_error_of_a_forked_worker_that_uses_cuda_says_what_to_pass_to_the_loader() -> None:
+    dataset = Raises("Cannot re-initialize CUDA in forked subprocess. Use 'spawn'")
     with pytest.raises(RuntimeError, match='Use .spawn.*multiprocessing_context="spawn"'):
-        next(iter(OURS(UsesCudaInAFork(), num_workers=1)))
+        next(iter(OURS(dataset, num_workers=1)))
+
+
+def test_an_error_of_the_driver_is_not_blamed_on_a_fork_if_the_program_has_not_used_cuda() -> None:
+    with pytest.raises(RuntimeError, match="CUDA error: initialization error") as caught:
+        next(iter(OURS(Raises("CUDA error: initialization error"), num_workers=1)))
+    assert "multiprocessing_context" not in str(caught.value)

@@ -263,8 +263,9 @@ class Replica:
         return StreamError(self._number, type(self._job.dataset).__qualname__, reason)
 
 
-#: parts of torch's texts, where a forked process uses CUDA by itself or by pin_memory
-_IN_A_FORK = "re-initialize CUDA in forked", "CUDA error: initialization error"
+#: parts of torch's texts, where a forked process uses CUDA: by itself, and by pin_memory
+_IN_A_FORK = "re-initialize CUDA in forked"
+_INITIALIZING = "CUDA error: initialization error"
 _WAY_OUT = (
     'Pass multiprocessing_context="spawn" or "forkserver" to the DataLoader; or have the dataset '
     'return tensors in main memory, and pass to_device="cuda". A loader within the dataset needs '
@@ -279,7 +280,11 @@ def _explain_cuda(error: BaseException) -> None:
     if type(error) not in _CUDA_ERRORS:  # the text of any other may be people's code
         return
     match error.args:
-        case (str(text), *rest) if any(part in text for part in _IN_A_FORK):
+        case (str(text), *rest) if _IN_A_FORK in text or (
+            # a driver that fails has this text as well, also in a spawned worker
+            _INITIALIZING in text
+            and torch.cuda._is_in_bad_fork()
+        ):
             error.args = (f"{text}. {_WAY_OUT}", *rest)
 
 

@@ -18,7 +18,7 @@ from ..rng.program import ProgramStates, capture_program
 from .accelerate import build, skip_first_batches
 from .accelerate_prepared import Prepared
 
-TRIED = "5.23.0"
+TRIED = "5.24.0"
 
 #: torch's arguments that a Trainer gives its loader
 _ARGUMENTS = (
@@ -47,7 +47,7 @@ class ExactResume:
 
     Training data comes from a `DataLoader` of this package, with the Trainer's own settings. Its
     state is in each checkpoint, and ``train(resume_from_checkpoint=...)`` goes on from it. Tried
-    with transformers 5.23.0 and accelerate 1.15.0.
+    with transformers 5.24.0 and accelerate 1.15.0.
     """
 
     #: options of `DataLoader`, for example ``{"seeding": "sample"}``

@@ -125,7 +125,7 @@ def test_a_version_without_what_the_mixin_overrides_is_refused(
     server: Server, tmp_path: Path
 ) -> None:
     log = server.log("unknown_version", tmp_path)
-    assert "the Trainer has no _load_rng_state. It was tried with transformers 5.23.0" in log
+    assert "the Trainer has no _load_rng_state. It was tried with transformers 5.24.0" in log
 
 
 @pytest.mark.core

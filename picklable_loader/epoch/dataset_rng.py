@@ -81,7 +81,8 @@ def put_back(dataset: Any, saved: Mapping[str, Any]) -> None:
         warn(
             f"the state has the generator {', '.join(missing[:4])}, and the dataset "
             f"{type(dataset).__qualname__} has none there: what is read again may differ. Build "
-            "the dataset as it was built when the state was saved"
+            "the dataset as it was built when the state was saved. If its __iter__ makes the "
+            "generator, make it in __init__, or resume from a pickle of the iterator"
         )
 
 

@@ -50,11 +50,15 @@ def excluded(spec: Spec, parts: dict[str, Any]) -> frozenset[str]:
     ids = {*map(id, spec.generators.values()), *_ids_in_sampler(spec)}
     if not ids and not spec.streamed:
         return frozenset()
-    found = list(owned_in(parts, ids_of_global(), whole=True))
+    found = list(owned_in(parts, ids_of_global(), whole=True, exact=_exact(spec)))
     if found and spec.streamed:
-        own = owned_in({"": spec.dataset}, set(), whole=True)
+        own = owned_in({"": spec.dataset}, set())
         ids.update(id(each) for path, each in own if not by_name(path))
     return frozenset(path for path, generator in found if id(generator) in ids)
+
+
+def _exact(spec: Spec) -> str | None:
+    return "dataset" if spec.streamed else None
 
 
 def _ids_in_sampler(spec: Spec) -> set[int]:
@@ -81,7 +85,8 @@ def warn_of_unseeded(spec: Spec, collate_fn: Any, looked: set[str]) -> None:
     if spec.hooked or not (spec.workers and spec.seeds_generators):
         return
     parts = parts_of(spec, collate_fn)
-    found = [each for each in owned_in(parts, ids_of_global(), whole=True) if not seed_of(each[1])]
+    owned = owned_in(parts, ids_of_global(), whole=True, exact=_exact(spec))
+    found = [each for each in owned if not seed_of(each[1])]
     out = excluded(spec, parts) if found and spec.streamed else ()
     if text := _text(each for each in found if each[0] not in out):
         warn(
@@ -284,7 +289,7 @@ def _unsaved(spec: Spec, parts: dict[str, Any], known: set[int]) -> Found:
     """The generators in parts of a loader that are not seeded, and were not named already."""
     seeded = spec.seeds_generators
     out = excluded(spec, parts_of(spec, parts.get("collate_fn"))) if seeded else frozenset()
-    for path, generator in owned_in(parts, known, whole=seeded):
+    for path, generator in owned_in(parts, known, whole=seeded, exact=_exact(spec)):
         if spec.streamed and path.startswith("dataset") and not by_name(path):
             continue  # its state holds it, or a replay moves it again
         # attributes of the loader, which a method of it may use

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import torch
@@ -27,7 +28,7 @@ from ..epoch.options import (
     Transport,
 )
 from ..epoch.turns import Batch
-from ..errors import warn
+from ..errors import UsageError, warn
 from ..fetching.worker.hooks import WorkerStart
 from ..fetching.worker.on_error import OnError
 from ..orders.shuffle_sampler import ShuffleSampler
@@ -277,6 +278,20 @@ class DataLoader(Picklable[_T]):
 
     @multiprocessing_context.setter
     def multiprocessing_context(self, context: Any) -> None:
+        """Set torch's attribute.
+
+        Raises:
+            ValueError, TypeError: torch's.
+            UsageError: its workers are no processes.
+        """
+        kind = getattr(context, "Process", BaseProcess)
+        # Signals of a worker that is a thread, such as monai's, would end the program.
+        if isinstance(kind, type) and not issubclass(kind, BaseProcess):
+            raise UsageError(
+                f"multiprocessing_context makes workers of class {kind.__qualname__}, which is no "
+                'process. Pass "fork", "spawn" or "forkserver"; or num_workers=0, and '
+                "iterate the loader in a thread of your own"
+            )
         TorchDataLoader.multiprocessing_context.fset(self, context)  # type: ignore[attr-defined]
 
     @property
@@ -315,6 +330,10 @@ class DataLoader(Picklable[_T]):
         Raises:
             StateError: the loaded state does not fit any more.
         """
+        return self._get_iterator()
+
+    def _get_iterator(self) -> LoaderIterator[_T]:  # type: ignore[override]
+        """Torch's ``__iter__`` calls it, and PyTorch Geometric's loaders override it."""
         self.check_worker_number_rationality()
         turn = self._pl.turn
         with turn.moves():

@@ -91,6 +91,7 @@ def owned_in(
     whole: bool = False,
     closed: tuple[type[Any], ...] = (),
     reads: bool = True,
+    exact: str | None = None,
 ) -> Found:
     """The generators in some things, by path, the nearest first.
 
@@ -100,8 +101,10 @@ def owned_in(
         whole: an object that seeds all that it owns is found instead of its generators.
         closed: of these kinds nothing is looked into, either.
         reads: all values that the code of these reads are looked into, and not only generators.
+        exact: the part that is saved with all that it owns; nothing in it is found as a whole, as
+            a transform may draw from a generator of its class, which is not saved.
     """
-    return _Walk(parts, known, whole, (*_CLOSED, *closed), reads).found()
+    return _Walk(parts, known, whole, exact, (*_CLOSED, *closed), reads).found()
 
 
 class _Walk:
@@ -116,10 +119,11 @@ class _Walk:
         parts: dict[str, Any],
         known: set[int],
         whole: bool,
+        exact: str | None,
         shut: tuple[type[Any], ...],
         reads: bool,
     ) -> None:
-        self.whole, self.shut, self.reads = whole, shut, reads
+        self.whole, self.exact, self.shut, self.reads = whole, exact, shut, reads
         self.owners, self.seen = known | set(map(id, parts.values())), set(known)
         self.most = len(known) + _MOST_HELD
         self.ahead, self.numbers = list[_Thing](), count()
@@ -153,7 +157,8 @@ class _Walk:
         kind = type(thing)
         if kind in _PLAIN:
             return False, True
-        by_protocol = self.whole and self.protocol_of(kind)
+        whole = self.whole and not (self.exact and path.startswith(self.exact))
+        by_protocol = whole and self.protocol_of(kind)
         ours = _is_ours(kind)
         found = issubclass(kind, GENERATORS) or by_protocol or _goes_on(thing, ours, self.owners)
         if ours:  # it leads to the loader that is saved, and to all that is its
@@ -222,7 +227,7 @@ def seedable_in(
         exact: the part that is saved with all that it owns; its class is not.
     """
     found, paths = Seedable(), Counter[str]()
-    for path, generator in owned_in(parts, ids_of_global(), whole=True):
+    for path, generator in owned_in(parts, ids_of_global(), whole=True, exact=exact):
         paths[path] += 1  # those in a set have one path
         own = exact is not None and path.startswith(exact) and not by_name(path)
         if not own and path not in excluded and (seed := seed_of(generator)):

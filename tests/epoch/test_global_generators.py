@@ -396,6 +396,27 @@ class OfAStreamsClass(IterableDataset[float]):
         yield from (self.transform(each) + self.rng.random() for each in range(N))
 
 
+class Shifts:
+    """As monai's transforms: the class owns the generator until set_random_state gives it one."""
+
+    R = np.random.RandomState()
+
+    def __call__(self, sample: float) -> float:
+        return sample + self.R.random_sample()
+
+    def set_random_state(self, seed: int | None = None, state: Any = None) -> Shifts:
+        self.R = np.random.RandomState(seed)
+        return self
+
+
+class OfAStreamsTransformsClass(IterableDataset[float]):
+    def __init__(self) -> None:
+        self.transform = Shifts()
+
+    def __iter__(self) -> Iterator[float]:
+        return map(self.transform, range(N))
+
+
 def jittered(samples: list[Any]) -> Any:
     return default_collate([jitter(sample) for sample in samples])
 
@@ -404,6 +425,7 @@ VALUES: list[dict[str, Any]] = [
     *({"dataset": kind} for kind in Each.__subclasses__()),
     {"dataset": OfItsBase},
     {"dataset": OfAStreamsClass},
+    {"dataset": OfAStreamsTransformsClass},
     {"dataset": lambda: Numbers(N), "collate_fn": jittered},
 ]
 BY_VALUE = pytest.mark.parametrize("given", VALUES, ids=lambda given: given["dataset"].__name__)
@@ -456,7 +478,7 @@ class OfAGlobal:
 
 def test_the_walk_is_bounded_in_data_without_end() -> None:
     rows: Any = [[[[] for _ in range(30)] for _ in range(30)] for _ in range(30)]
-    walk = _Walk({"x": rows}, set(), False, (), True)
+    walk = _Walk({"x": rows}, set(), False, None, (), True)
     assert list(walk.found()) == []
     assert 1000 < len(walk.seen) <= 3000
 

@@ -27,6 +27,8 @@ from torch.utils.data import (
 )
 from zoo.datasets import Numbers
 
+from picklable_loader.errors import UsageError
+
 from .datasets import Stream
 from .sides import (
     AS_TORCH,
@@ -607,6 +609,35 @@ def test_a_loader_that_was_pickled_still_refuses_what_it_refused() -> None:
         copied = copy.copy(loader)
         errors = [outcome(lambda: setattr(copied, name, 1)) for name in ("batch_size", "dataset")]
         return errors, copied.multiprocessing_context is context, list(copied)
+
+    assert_parity(observe)
+
+
+class Threads(multiprocessing.context.SpawnContext):
+    """A context of threads, as monai's ThreadDataLoader has one."""
+
+    Process = threading.Thread
+
+
+def test_workers_that_are_no_processes_are_refused_before_they_start() -> None:
+    with pytest.raises(UsageError, match="class Thread, which is no process.*num_workers=0"):
+        OURS(SIX, num_workers=1, multiprocessing_context=Threads())
+    loader = OURS(SIX, num_workers=1)
+    with pytest.raises(UsageError, match="class Thread"):
+        loader.multiprocessing_context = Threads()
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_subclass_may_wrap_the_iterator(num_workers: int) -> None:
+    """As the loaders of PyTorch Geometric do, which look features up in the main process."""
+
+    def observe(make: Make) -> Any:
+        class Wraps(make):  # type: ignore[misc, valid-type]
+            def _get_iterator(self) -> Any:
+                return map(lambda batch: ("wrapped", batch), super()._get_iterator())
+
+        loader = Wraps(SIX, 4, num_workers=num_workers)
+        return list(loader), list(loader)
 
     assert_parity(observe)
 

@@ -234,8 +234,10 @@ class CustomOrder:
             return False
         parts = {"sampler": self._sampler, "iterator": self._iterator}
         known = {id(self._source.dataset), *ids_of_global()}
-        may = self._drew or any(owned_in(parts, known, reads=False))
-        return may and not has_generators(self._stateful().state_dict())
+        owns = any(owned_in(parts, known, reads=False))
+        # DeepSpeed's sampler draws from its own, and its state has the program's.
+        state = self._stateful().state_dict() if owns or self._drew else None
+        return (owns or self._drew) and not has_generators(state, of_program=not owns)
 
     def _own_state(self) -> Any:
         """A form of that state that can be compared; None where there is none."""

@@ -392,7 +392,7 @@ def owned_not_in(state: Any, parts: dict[str, Any]) -> dict[str, bytes]:
 
     Those of their classes and in global variables are left out: the loader seeds them.
     """
-    if has_generators(state):
+    if has_generators(state, of_program=False):
         return {}
     found = owned_in(parts, ids_of_global(), reads=False)
     own = {p: each for p, each in found if isinstance(each, GENERATORS) and not by_name(p)}
@@ -408,21 +408,43 @@ def _as_it_is(generator: Any) -> bytes:
         return b""
 
 
-def has_generators(state: Any, levels: int = 8) -> bool:
+def has_generators(state: Any, of_program: bool = True, levels: int = 8) -> bool:
     """A generator, its state, or data as long as one is in it; deeper levels are not looked at.
 
     Weights, which are no whole numbers, are none.
+
+    Args:
+        state: a ``state_dict``.
+        of_program: the present state of a global generator counts as well.
+        levels: how deep to look.
     """
-    if isinstance(state, torch.Tensor):
-        return state.numel() >= _WORDS - 1 and not state.is_floating_point()
-    if isinstance(state, np.ndarray):
-        return state.size >= _WORDS - 1 and state.dtype.kind != "f"
-    if isinstance(state, bytes | str | list | tuple) and len(state) >= _WORDS - 1:
-        return type(state[0]) is not float
+    if (whole_numbers := _are_many(state)) is not None:
+        return whole_numbers and (of_program or not _is_global(state))
     if isinstance(state, dict):
         if "bit_generator" in state:
-            return True
+            words = state.get("state")
+            key = words.get("key") if isinstance(words, dict) else None
+            return of_program or key is None or not _is_global(key)
         state = [*state.values()]
     if isinstance(state, list | tuple):
-        return levels > 0 and any(has_generators(part, levels - 1) for part in state)
+        return levels > 0 and any(has_generators(e, of_program, levels - 1) for e in state)
     return isinstance(state, GENERATORS)
+
+
+def _are_many(data: Any) -> bool | None:
+    """Data as long as a generator's state: are they no floats? None: it is not as long."""
+    if isinstance(data, torch.Tensor):
+        return data.numel() >= _WORDS - 1 and not data.is_floating_point()
+    if isinstance(data, np.ndarray):
+        return data.size >= _WORDS - 1 and data.dtype.kind != "f"
+    if isinstance(data, bytes | str | list | tuple) and len(data) >= _WORDS - 1:
+        return type(data[0]) is not float
+    return None
+
+
+def _is_global(words: Any) -> bool:
+    """They are the present state of one of the program's generators."""
+    of_numpy: Any = np.random.get_state(legacy=False)
+    key = of_numpy["state"].get("key", ())  # only a Mersenne Twister has one
+    states = key, random.getstate()[1], torch.get_rng_state()
+    return any(len(words) == len(each) and np.array_equal(words, each) for each in states)

@@ -80,6 +80,24 @@ class Scaled(Odd):
         return self.transform(at)
 
 
+class Endless(Scale):
+    """Its length is that of a walk over itself, as gluonts' datasets have it."""
+
+    asked = False
+
+    def __len__(self) -> int:
+        Endless.asked = True
+        return 0
+
+
+class OfEndless(Odd):
+    def __init__(self) -> None:
+        self.transform = Endless()
+
+    def sample(self, at: int) -> int:
+        return self.transform(at)
+
+
 class Paths(Odd):
     """Above 64 kB as an array of objects."""
 
@@ -261,6 +279,14 @@ def test_a_change_that_is_hard_to_see_is_in_a_pickle(
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_no_property_in_the_position_of_a_slot_is_called(num_workers: int) -> None:
     assert len(lists(DataLoader(Overrides(), 2, num_workers=num_workers))) == 5
+
+
+def test_no_length_of_the_program_s_own_is_asked_for() -> None:
+    loader = DataLoader(OfEndless(), 2, seed=1)
+    iterator = iter(loader)
+    next(iterator)
+    iterator.state_dict()
+    assert len(lists(iterator)) == 4 and not Endless.asked
 
 
 @pytest.mark.parametrize("persistent", [False, True])

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -310,6 +311,7 @@ POSITIONS: dict[str, Callable[[], Any]] = {
     "of the iterator": own.PositionOfIterator,
     "of an iterator with a generator": own.PositionOfDrawingIterator,
     "of batches": own.PositionOfBatches,
+    **{f"with {k}'s": partial(own.PositionAndAnotherGenerator, k) for k in own.OF_PROGRAM},
 }
 
 

@@ -731,9 +731,39 @@ def test_states_may_hold_them_as_well(dtype: torch.dtype, workers: int) -> None:
     file = io.BytesIO()
     torch.save(it.state_dict(), file)
     file.seek(0)
-    other, again = make(), pickle.loads(pickle.dumps(it))
+    other, third, again = make(), make(), pickle.loads(pickle.dumps(it))
     other.load_state_dict(torch.load(file, weights_only=True))
-    assert lists(other) == lists(again) == lists(it) == [[6, 7], [8, 9]]
+    third.load_state_dict(pickle.loads(pickle.dumps(it.state_dict())))
+    assert lists(other) == lists(third) == lists(again) == lists(it) == [[6, 7], [8, 9]]
+
+
+class DrawsFromNumpy(IterableDataset[float]):
+    """Its state has NumPy's legacy generator, whose numbers are of the type uint32."""
+
+    def __init__(self) -> None:
+        self.rng, self.given = np.random.RandomState(3), 0
+
+    def __iter__(self) -> Iterator[float]:
+        while self.given < 8:
+            self.given += 1
+            yield self.rng.random_sample()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rng": self.rng.get_state(), "given": np.uint16(self.given)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.given = int(state["given"])
+        self.rng.set_state(state["rng"])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_state_may_hold_that_of_a_legacy_generator_and_be_pickled(workers: int) -> None:
+    it = iter(DataLoader(DrawsFromNumpy(), 2, num_workers=workers))
+    next(it)
+    other = DataLoader(DrawsFromNumpy(), 2, num_workers=workers)
+    other.load_state_dict(pickle.loads(pickle.dumps(it.state_dict())))
+    again = pickle.loads(pickle.dumps(it))
+    assert lists(other) == lists(again) == lists(it)
 
 
 # --- slots ---------------------------------------------------------------------------------------

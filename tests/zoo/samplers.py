@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -299,6 +300,25 @@ class PositionAndWeights(PositionAlone):
 
     def state_dict(self) -> dict[str, Any]:
         return {"at": self.at, "weights": self.weights}
+
+
+class PositionAndAnotherGenerator(PositionAlone):
+    """It draws from its own generator, and its state has the program's, as DeepSpeed's sampler."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(own=True)
+        self.kind = kind
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at, "rng": OF_PROGRAM[self.kind]()}
+
+
+OF_PROGRAM: dict[str, Callable[[], Any]] = {
+    "python": random.getstate,
+    "numpy": np.random.get_state,
+    "numpy, as a dict": partial(np.random.get_state, legacy=False),
+    "torch": torch.get_rng_state,
+}
 
 
 class PositionOfBatches(PositionAlone):

@@ -9,10 +9,12 @@ from __future__ import annotations
 import pickle
 import sys
 from collections import deque
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable
 from contextlib import suppress
 from hashlib import blake2b
+from inspect import getattr_static
 from itertools import islice
+from types import WrapperDescriptorType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,8 +88,11 @@ def _content_of(tensor: torch.Tensor) -> Any:
 
 
 def _length_of(part: Any) -> int | None:
-    with suppress(Exception):  # a wrapper has a length if the datasets within have
-        return len(part) if isinstance(part, Sized) else None
+    """Of Python's own containers: gluonts' ``__len__`` reads a whole stream to count."""
+    if type(getattr_static(type(part), "__len__", None)) is not WrapperDescriptorType:
+        return None
+    with suppress(Exception):  # of a class that is written in C
+        return len(part)
     return None
 
 

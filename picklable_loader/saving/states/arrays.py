@@ -1,4 +1,4 @@
-"""NumPy's arrays as values of a state, rebuilt from a description that is checked.
+"""Arrays and tensors as values of a state, rebuilt from a description that is checked.
 
 A description names each type by NumPy's own short name, ``"<i8"``. So no array is of objects, and
 no module is imported by a name in it.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode, b64encode
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -18,18 +19,52 @@ class NotPlain(TypeError):
     """A value that no state can hold."""
 
 
+#: The types of tensors that pickle can read again. Torch 2.13 writes others (uint16, float8), too.
+READABLE = {
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
+    torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128,
+}  # fmt: skip
+_BY_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
 def encode_array(array: Any) -> Any:
-    try:
+    with suppress(TypeError):  # numbers that torch has not
         if array.dtype.kind in "biufc" and array.dtype.isnative:
-            return torch.from_numpy(array.copy())
-    except TypeError:  # numbers that torch has not
-        pass
+            tensor = torch.from_numpy(array.copy())
+            if tensor.dtype in READABLE:
+                return tensor
     if array.dtype.hasobject or array.dtype.kind not in "biufcSUMmV":
         raise NotPlain(f"an array of {array.dtype}")
     described = _encode_dtype(array.dtype)
     if decode_dtype(described) != array.dtype:
         raise NotPlain(f"an array of {array.dtype}")
     return [described, list(array.shape), b64encode(array.tobytes()).decode()]
+
+
+def encode_tensor(tensor: torch.Tensor) -> dict[str, Any]:
+    """Its form: ``value``; ``dtype``, if ``value`` has another one; ``requires_grad``, if so."""
+    form: dict[str, Any] = {"requires_grad": True} if tensor.requires_grad else {}
+    try:
+        made = whole(tensor.detach().resolve_conj().resolve_neg().clone())
+        if made.dtype not in READABLE:
+            form["dtype"] = str(made.dtype).removeprefix("torch.")
+            made = made.view(_BY_SIZE[made.itemsize])
+    except ValueError as error:
+        raise NotPlain(str(error)) from None
+    except RuntimeError as error:  # a quantized one, for example
+        raise NotPlain(f"a tensor that cannot be copied ({error})") from None
+    return {"value": made, **form}
+
+
+def decode_tensor(form: dict[str, Any]) -> torch.Tensor:
+    if type(form["value"]) is not torch.Tensor:
+        raise TypeError("no tensor")
+    made, wants_grad = whole(form["value"]).detach().clone(), form.get("requires_grad", False)
+    if "dtype" in form:
+        made = made.view(TORCH_DTYPES[form["dtype"]])
+    if type(wants_grad) is not bool:
+        raise TypeError("a tensor requires a gradient, or not")
+    return made.requires_grad_(wants_grad)
 
 
 def decode_array(form: Any) -> Any:

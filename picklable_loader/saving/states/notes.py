@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from ...errors import CannotSaveError, UsageError
+from .arrays import READABLE
 from .plain import SCALARS, decode, encode_state
 
 #: bytes of a note at most; it travels with its batch, and a state may hold it
@@ -93,17 +94,10 @@ def _reduced(tensor: torch.Tensor) -> Any:
     return tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
 
 
-#: pickle cannot open tensors of other types again (uint16, float8), wherever a state has them
-_PLAIN = {
-    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
-    torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128,
-}  # fmt: skip
-
-
 def _is_plain(tensor: torch.Tensor) -> bool:
     """It is numbers in memory of this process, one after the other, and nothing else."""
     return (
-        tensor.dtype in _PLAIN
+        tensor.dtype in READABLE
         and tensor.layout is torch.strided
         and tensor.is_cpu
         and not (tensor.is_nested or tensor.is_conj() or tensor.is_neg())

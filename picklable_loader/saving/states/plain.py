@@ -24,7 +24,15 @@ import numpy as np
 import torch
 
 from ...errors import CannotSaveError
-from .arrays import TORCH_DTYPES, NotPlain, decode_array, decode_dtype, encode_array, whole
+from .arrays import (
+    TORCH_DTYPES,
+    NotPlain,
+    decode_array,
+    decode_dtype,
+    decode_tensor,
+    encode_array,
+    encode_tensor,
+)
 
 #: types of values that are their own form
 SCALARS = {int, str, float, bool, type(None)}
@@ -94,7 +102,7 @@ def encode(value: Any, level: int = 0) -> Any:
         if kind is list:
             return _encode_items(value, level + 1)
         return {"as": kind.__name__, "value": _CONTAINERS[kind](value, level + 1)}
-    if kind in _ENCODERS:
+    if kind in _ENCODERS or kind is torch.Tensor:
         return _encode_leaf(kind, value)
     if isinstance(value, np.generic) and value.dtype.kind in _NUMBERS:
         return _encode_number(value)
@@ -284,22 +292,12 @@ def _decode_number(form: dict[str, Any]) -> Any:
 
 
 def _encode_leaf(kind: type[Any], value: Any) -> dict[str, Any]:
+    if kind is torch.Tensor:
+        return {"as": "Tensor", **encode_tensor(value)}
     form = {"as": kind.__name__, "value": _ENCODERS[kind](value)}
-    if kind is torch.Tensor and value.requires_grad:
-        form["requires_grad"] = True
-    elif kind in (datetime, time) and value.fold:
+    if kind in (datetime, time) and value.fold:
         form["fold"] = value.fold
     return form
-
-
-def _encode_tensor(value: torch.Tensor) -> torch.Tensor:
-    try:
-        made = value.detach().resolve_conj().resolve_neg().clone()
-        return whole(made)
-    except ValueError as error:
-        raise NotPlain(str(error)) from None
-    except RuntimeError as error:  # a quantized one, for example
-        raise NotPlain(f"a tensor that cannot be copied ({error})") from None
 
 
 def _encode_rows(rows: list[tuple[Any, ...]]) -> dict[str, Any]:
@@ -319,15 +317,6 @@ def _decode_rows(form: dict[str, Any]) -> list[tuple[Any, ...]]:
     if type(counts) is not list or min(counts) < 0 or sum(counts) != count:
         raise ValueError(f"{count} values in rows of {sizes}")
     return [tuple(islice(rest, size)) for size in counts]
-
-
-def _decode_tensor(form: dict[str, Any]) -> torch.Tensor:
-    if type(form["value"]) is not torch.Tensor:
-        raise TypeError("no tensor")
-    made, wants_grad = whole(form["value"]).detach().clone(), form.get("requires_grad", False)
-    if type(wants_grad) is not bool:
-        raise TypeError("a tensor requires a gradient, or not")
-    return made.requires_grad_(wants_grad)
 
 
 def _encode_pairs(pairs: dict[Any, Any], level: int) -> list[Any]:
@@ -404,7 +393,6 @@ _ENCODERS: dict[type[Any], Callable[[Any], Any]] = {
     torch.dtype: lambda value: str(value).partition(".")[2],
     torch.device: str,
     torch.Size: list,
-    torch.Tensor: _encode_tensor,
     np.ndarray: encode_array,
 }
 
@@ -433,7 +421,7 @@ _DECODERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "dtype": lambda form: TORCH_DTYPES[form["value"]],
     "device": lambda form: torch.device(form["value"]),
     "Size": lambda form: torch.Size(form["value"]),
-    "Tensor": _decode_tensor,
+    "Tensor": decode_tensor,
     "ndarray": lambda form: decode_array(form["value"]),
     "number": _decode_number,
     "scalar": _decode_scalar,

@@ -232,12 +232,19 @@ class CustomOrder:
         """It may have drawn later indices, and its state_dict has no generator to do so again."""
         if getattr(self._iterator, "state_is_position", False):
             return False
+        owns = not self._drew and self._owns_generators()
+        if not (self._drew or owns):
+            return False
+        state = self._stateful().state_dict()
+        if has_generators(state, of_program=False):
+            return False
+        # DeepSpeed's sampler draws from its own, and its state has the program's.
+        return owns or not has_generators(state) or self._owns_generators()
+
+    def _owns_generators(self) -> bool:
         parts = {"sampler": self._sampler, "iterator": self._iterator}
         known = {id(self._source.dataset), *ids_of_global()}
-        owns = any(owned_in(parts, known, reads=False))
-        # DeepSpeed's sampler draws from its own, and its state has the program's.
-        state = self._stateful().state_dict() if owns or self._drew else None
-        return (owns or self._drew) and not has_generators(state, of_program=not owns)
+        return any(owned_in(parts, known, reads=False))
 
     def _own_state(self) -> Any:
         """A form of that state that can be compared; None where there is none."""

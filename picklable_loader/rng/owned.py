@@ -64,8 +64,8 @@ _PLAIN = (list, tuple, dict)
 #: most objects to look at that attributes hold, that code reads, and within one object
 _MOST_HELD, _MOST_READ, _MOST_NEAR = 2000, 1000, 64
 _32_BITS = 0xFFFFFFFF
-#: in the smallest state of a Mersenne Twister
-_WORDS = 625
+#: in the smallest state of a Mersenne Twister; bytes in torch's
+_WORDS, _OF_TORCH = 625, 5056
 #: methods of Hugging Face's collators: the first makes a generator by the second, when it is needed
 _LAZY, _MAKE = "create_rng", "get_generator"
 #: albumentations': AlbumentationsX adds a worker's own seed to that of its `set_random_seed`
@@ -411,12 +411,8 @@ def _as_it_is(generator: Any) -> bytes:
 def has_generators(state: Any, of_program: bool = True, levels: int = 8) -> bool:
     """A generator, its state, or data as long as one is in it; deeper levels are not looked at.
 
-    Weights, which are no whole numbers, are none.
-
-    Args:
-        state: a ``state_dict``.
-        of_program: the present state of a global generator counts as well.
-        levels: how deep to look.
+    Weights, which are no whole numbers, are none. ``of_program``: the present state of a global
+    generator counts as well.
     """
     if (whole_numbers := _are_many(state)) is not None:
         return whole_numbers and (of_program or not _is_global(state))
@@ -444,7 +440,9 @@ def _are_many(data: Any) -> bool | None:
 
 def _is_global(words: Any) -> bool:
     """They are the present state of one of the program's generators."""
+    if len(words) not in (_WORDS - 1, _WORDS, _OF_TORCH):
+        return False
     of_numpy: Any = np.random.get_state(legacy=False)
     key = of_numpy["state"].get("key", ())  # only a Mersenne Twister has one
     states = key, random.getstate()[1], torch.get_rng_state()
-    return any(len(words) == len(each) and np.array_equal(words, each) for each in states)
+    return any(np.array_equal(words, each) for each in states)

@@ -414,12 +414,12 @@ def has_generators(state: Any, of_program: bool = True, levels: int = 8) -> bool
     Weights, which are no whole numbers, are none. ``of_program``: the present state of a global
     generator counts as well.
     """
-    if (whole_numbers := _are_many(state)) is not None:
-        return whole_numbers and (of_program or not _is_global(state))
+    if (words := _may_be_words(state)) is not None:
+        return words and (of_program or not _is_global(state))
     if isinstance(state, dict):
         if "bit_generator" in state:
-            words = state.get("state")
-            key = words.get("key") if isinstance(words, dict) else None
+            inner = state.get("state")
+            key = inner.get("key") if isinstance(inner, dict) else None
             return of_program or key is None or not _is_global(key)
         state = [*state.values()]
     if isinstance(state, list | tuple):
@@ -427,8 +427,8 @@ def has_generators(state: Any, of_program: bool = True, levels: int = 8) -> bool
     return isinstance(state, GENERATORS)
 
 
-def _are_many(data: Any) -> bool | None:
-    """Data as long as a generator's state: are they no floats? None: it is not as long."""
+def _may_be_words(data: Any) -> bool | None:
+    """Data is as long as a generator's state, and no floats; None: it is to be looked into."""
     if isinstance(data, torch.Tensor):
         return data.numel() >= _WORDS - 1 and not data.is_floating_point()
     if isinstance(data, np.ndarray):

@@ -88,7 +88,7 @@ def _content_of(tensor: torch.Tensor) -> Any:
 
 
 def _length_of(part: Any) -> int | None:
-    """Of Python's own containers: gluonts' ``__len__`` reads a whole stream to count."""
+    """The length of one of Python's containers; gluonts' ``__len__`` reads a whole stream."""
     if type(getattr_static(type(part), "__len__", None)) is not WrapperDescriptorType:
         return None
     with suppress(Exception):  # of a class that is written in C

@@ -24,6 +24,7 @@ READABLE = {
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
     torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128,
 }  # fmt: skip
+#: by their bytes a number, the types of whole numbers that replace the others
 _BY_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -41,8 +42,20 @@ def encode_array(array: Any) -> Any:
     return [described, list(array.shape), b64encode(array.tobytes()).decode()]
 
 
+def decode_array(form: Any) -> Any:
+    if type(form) is torch.Tensor:
+        return whole(form).detach().numpy().copy()
+    name, shape, data = form
+    array = np.frombuffer(b64decode(data, validate=True), decode_dtype(name))
+    return array.reshape(_counts(shape)).copy()
+
+
 def encode_tensor(tensor: torch.Tensor) -> dict[str, Any]:
-    """Its form: ``value``; ``dtype``, if ``value`` has another one; ``requires_grad``, if so."""
+    """The fields of its form: ``value``, and where needed ``dtype`` and ``requires_grad``.
+
+    A tensor of a type that pickle cannot read becomes whole numbers with the same bytes: one of
+    uint16 is ``{"value": <int16 tensor>, "dtype": "uint16"}``.
+    """
     form: dict[str, Any] = {"requires_grad": True} if tensor.requires_grad else {}
     try:
         made = whole(tensor.detach().resolve_conj().resolve_neg().clone())
@@ -57,6 +70,7 @@ def encode_tensor(tensor: torch.Tensor) -> dict[str, Any]:
 
 
 def decode_tensor(form: dict[str, Any]) -> torch.Tensor:
+    """The tensor of such a form, which may be damaged (SYMPTOMS); shares nothing with it."""
     if type(form["value"]) is not torch.Tensor:
         raise TypeError("no tensor")
     made, wants_grad = whole(form["value"]).detach().clone(), form.get("requires_grad", False)
@@ -65,14 +79,6 @@ def decode_tensor(form: dict[str, Any]) -> torch.Tensor:
     if type(wants_grad) is not bool:
         raise TypeError("a tensor requires a gradient, or not")
     return made.requires_grad_(wants_grad)
-
-
-def decode_array(form: Any) -> Any:
-    if type(form) is torch.Tensor:
-        return whole(form).detach().numpy().copy()
-    name, shape, data = form
-    array = np.frombuffer(b64decode(data, validate=True), decode_dtype(name))
-    return array.reshape(_counts(shape)).copy()
 
 
 # --- types ---------------------------------------------------------------------------------------

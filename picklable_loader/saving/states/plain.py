@@ -102,7 +102,9 @@ def encode(value: Any, level: int = 0) -> Any:
         if kind is list:
             return _encode_items(value, level + 1)
         return {"as": kind.__name__, "value": _CONTAINERS[kind](value, level + 1)}
-    if kind in _ENCODERS or kind is torch.Tensor:
+    if kind is torch.Tensor:
+        return {"as": "Tensor", **encode_tensor(value)}
+    if kind in _ENCODERS:
         return _encode_leaf(kind, value)
     if isinstance(value, np.generic) and value.dtype.kind in _NUMBERS:
         return _encode_number(value)
@@ -292,8 +294,6 @@ def _decode_number(form: dict[str, Any]) -> Any:
 
 
 def _encode_leaf(kind: type[Any], value: Any) -> dict[str, Any]:
-    if kind is torch.Tensor:
-        return {"as": "Tensor", **encode_tensor(value)}
     form = {"as": kind.__name__, "value": _ENCODERS[kind](value)}
     if kind in (datetime, time) and value.fold:
         form["fold"] = value.fold

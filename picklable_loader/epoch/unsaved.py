@@ -96,6 +96,37 @@ def warn_of_unseeded(spec: Spec, collate_fn: Any, looked: set[str]) -> None:
         )
 
 
+def warn_of_made(paths: Iterable[str]) -> None:
+    """Warn of generators that first batches have made, by their paths."""
+    warn(
+        f"the first batch of a process has made loader.{', loader.'.join(paths)}, and the loader "
+        "seeds it from the second batch on. If samples are drawn from it, the first batch of each "
+        "process may have other random numbers after a resume, or in another run. Make it in "
+        "__init__, or one for each sample, from picklable_loader.current_seed() and the index"
+    )
+
+
+def warn_of_collected(spec: Spec, paths: Iterable[str], live: bool, foreign: bool) -> bool:
+    """Warn of what code for batches has collected, unless the save holds it; whether it did.
+
+    Args:
+        spec: of the loader.
+        paths: see `Collected`.
+        live, foreign: see `warn_of_unsaved`.
+    """
+    travels = live and not spec.workers and not foreign
+    out = "dataset" if travels and not spec.options.pickle_dataset else ""
+    lost = sorted(path for path in paths if not travels or (out and path.startswith(out)))
+    if lost:
+        warn(
+            f"loader.{', loader.'.join(lost[:3])} changes while samples are read, and no save "
+            "holds that. If samples depend on it, a resume gives other ones, and with workers each "
+            "run may. Give the dataset state_dict and load_state_dict, or let a sample depend on "
+            "its index and random numbers alone. If it is a cache or a log, ignore this warning"
+        )
+    return bool(lost)
+
+
 def warn_of_unsaved(
     spec: Spec,
     collate_fn: Any,

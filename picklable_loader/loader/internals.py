@@ -45,6 +45,9 @@ class Internals:
         self.looked: set[str] = set()
         #: the program was warned of generators that first batches make
         self.warned_of_made = False
+        #: paths to what code for batches has collected, and no state holds
+        self.collected: set[str] = set()
+        self.warned_of_collected = False
         #: how the loader is pickled, and what was carried in a pickle without its dataset
         self.decision = Decision()
         self.sealed: Opened | None = None

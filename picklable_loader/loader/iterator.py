@@ -18,6 +18,7 @@ from ..epoch.position import Position
 from ..epoch.spec import Spec
 from ..epoch.stream_states import replayed, text_of_replay
 from ..epoch.turns import AT_REST, MOVING
+from ..epoch.unsaved import warn_of_made
 from ..errors import (
     EmptyEpochWarning,
     ReplayWarning,
@@ -331,15 +332,12 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         if self._driver.bad_samples.unreported:
             self._warn_of_bad_samples()
         loader, promised = self.loader, self._iterable_length
-        if answer.made and not loader._pl.warned_of_made:
+        made, collected = answer.found
+        if made and not loader._pl.warned_of_made:
             loader._pl.warned_of_made = True
-            warn(
-                f"the first batch of a process has made loader.{', loader.'.join(answer.made)}, "
-                "and the loader seeds it from the second batch on. If samples are drawn from it, "
-                "the first batch of each process may have other random numbers after a resume, or "
-                "in another run. Make it in __init__, or one for each sample, from "
-                "picklable_loader.current_seed() and the index"
-            )
+            warn_of_made(made)
+        if collected:
+            loader._pl.collected.update(collected)
         if promised is not None and spec.iterable and self.step > promised:
             warn(_longer(loader, promised, self.step), UserWarning)
         if loader.pin_memory or self._driver.copies is not None:

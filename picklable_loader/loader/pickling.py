@@ -29,6 +29,7 @@ from ..epoch.turns import still
 from ..epoch.unsaved import (
     MOST_PARTS,
     warn_of_another_pass,
+    warn_of_collected,
     warn_of_moved,
     warn_of_unsaved,
 )
@@ -274,8 +275,7 @@ def state_here(
     spec = spec_of(loader) if run is None or run.finished else run.spec
     state = inner.history.state(spec, position, behind)
     warn_of_another_pass(spec, inner.history, position, state)
-    if len(inner.looked) < MOST_PARTS:
-        warn_of_generators(loader, spec, state, live=False)
+    warn_before_save(loader, spec, state, live=False)
     if save_rng:
         state["program"] = capture_program()
     return with_checksum(state, None if run is None else run.writer)
@@ -312,9 +312,14 @@ def load_into(
     return position
 
 
-def warn_of_generators(loader: Owner[Any], spec: Spec, state: dict[str, Any], live: bool) -> None:
-    """See `warn_of_unsaved`."""
+def warn_before_save(loader: Owner[Any], spec: Spec, state: dict[str, Any], live: bool) -> None:
+    """See `warn_of_collected` and `warn_of_unsaved`."""
     inner = loader._pl
+    if inner.collected and not inner.warned_of_collected:
+        found = spec, inner.collected, live, inner.turn.foreign
+        inner.warned_of_collected = warn_of_collected(*found)
+    if len(inner.looked) >= MOST_PARTS:
+        return
     collate_fn: Any = loader.collate_fn
     called = collate_fn, inner.options.convert, inner.options.on_error
     if any(getattr(each, "__self__", None) is loader for each in called):  # a subclass's method

@@ -28,7 +28,7 @@ from ..saving.pickles.size import Weight, weigh
 from .copies import alone, apart, named_copy
 from .display.describe import Description, describe, in_one_line
 from .display.html import card
-from .pickling import Picklable, state_of, waits_for, warn_of_generators
+from .pickling import Picklable, state_of, waits_for, warn_before_save
 from .setup import batches_of, copied_parts, packing_of, spec_of
 
 _T = TypeVar("_T", covariant=True)
@@ -180,7 +180,7 @@ class PicklableIterator(Generic[_T]):
             position, history = self._position, self.loader._pl.history
             spec = spec_of(self.loader) if position.run is None else position.run.spec
             state = history.snapshot(spec, position, True, behind)
-            warn_of_generators(self.loader, spec, state, live=True)
+            warn_before_save(self.loader, spec, state, live=True)
             warn_of_another_pass(spec, history, position, state)
             self._warn_of_settings(spec)
             return {

@@ -89,8 +89,9 @@ class Answer:
     notes: Sequence[Note] = ()
     #: of the request; no two have the same one
     ticket: int = 0
-    #: paths to generators that the first batch of the worker's epoch has made
-    made: tuple[str, ...] = ()
+    #: paths to generators that the first batch of the worker's epoch has made, and to what people's
+    #: code has collected meanwhile
+    found: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     #: memory that the batch is in, to be registered with CUDA before a device reads it
     segments: Sequence[LockedMap] = ()
 
@@ -170,11 +171,13 @@ def encode_answer(answer: Answer, arena: Arena | None = None, began_ns: int | No
         stream_state = pickle.PickleBuffer(stream_state)
     kind, states = answer.kind, answer.states
     try:
-        content = answer.payload, states, stream_state, answer.made, *answer.notes
+        content = answer.payload, states, stream_state, answer.found, *answer.notes
         aside, count, weight, rest = _encode(content, arena)
     except Exception:
         kind = Failed
-        aside, count, weight, rest = _encode((_failure(answer), states, stream_state, ()), arena)
+        aside, count, weight, rest = _encode(
+            (_failure(answer), states, stream_state, answer.found), arena
+        )
     busy = 0 if began_ns is None else time.perf_counter_ns() - began_ns
     arena_bytes = 0 if arena is None else arena.bytes
     run, step, worker = answer.run, answer.step, answer.worker
@@ -196,7 +199,7 @@ def read_answer(message: bytes, open_region: Callable[[Region], Any] | None = No
     run, step, worker, kind, aside, count, *figures, ticket = _HEADER.unpack_from(message)
     body = memoryview(message)[_HEADER.size :]
     try:
-        payload, states, stream_state, made, *notes = _decode(body, aside, count, open_region)
+        payload, states, stream_state, found, *notes = _decode(body, aside, count, open_region)
         if isinstance(stream_state, memoryview):  # it lives for long, and its region should not
             stream_state = bytes(stream_state)
     except (ConnectionError, FileNotFoundError, EOFError):
@@ -215,7 +218,7 @@ def read_answer(message: bytes, open_region: Callable[[Region], Any] | None = No
         more = None, None, *figures, (), ticket
         return Answer(run, step, worker, Failed, failure, *more)
     kind = _KINDS[kind]
-    more = *figures, notes or (), ticket, made
+    more = *figures, notes or (), ticket, found
     return Answer(run, step, worker, kind, payload, states, stream_state, *more)
 
 

@@ -31,9 +31,19 @@ from ...rng.current import set_current
 from ...rng.generators import GLOBAL, restore_all
 from ..transport.messages import Answer, EpochStart
 from .cadence import Cadence
+from .collected import Collected
 from .dataset_epoch import DatasetEpoch
 from .feedback import with_feedback
-from .fetch import Fetcher, Job, StreamEnded, converted, hooks_of, make_fetcher, owned_by
+from .fetch import (
+    Fetcher,
+    Job,
+    StreamEnded,
+    converted,
+    hooks_of,
+    make_fetcher,
+    owned_by,
+    parts_of,
+)
 from .first_baseline import FirstBaseline
 from .on_error import NothingLeft
 from .stream_state import StreamSaver
@@ -115,6 +125,10 @@ class Replica:
         self._epoch = DatasetEpoch(job.dataset, config.announced, origin)
         self._fetcher: Fetcher | None = None
         self._saver: StreamSaver | None = None
+        parts = parts_of(job.dataset, job.collate_fn, job.convert, job.on_error)
+        if job.streamed:
+            del parts["dataset"]  # its state, or a replay, has what it collects
+        self._collected = Collected(parts)
         seed = config.base_seed + number
         info = torch_worker.WorkerInfo(
             id=number, num_workers=served.total, seed=seed, dataset=job.dataset
@@ -192,6 +206,7 @@ class Replica:
         fetcher = self._fetcher
         assert fetcher is not None, "the worker could not begin"
         whose = run, task.step, self._config.worker
+        self._collected.begin()
         try:  # no local variable holds an error: its traceback would hold this frame, and that it
             batch, notes = self._fetched(task)
         except StreamEnded:
@@ -204,7 +219,8 @@ class Replica:
             wrapped = None if self._config.here else ExceptionWrapper(where=self._config.where)
             return Answer(*whose, Failed, wrapped or error, None, state)
         state = None if self._saver is None else self._state_if_due(began_ns)
-        return Answer(*whose, Arrived, batch, None, state, notes=notes, made=fetcher.made)
+        found = fetcher.made, self._collected.end()
+        return Answer(*whose, Arrived, batch, None, state, notes=notes, found=found)
 
     def _fetched(self, task: Task) -> tuple[Any, Any]:
         """A task's batch, and the feedback that comes with it."""

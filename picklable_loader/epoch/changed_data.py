@@ -1,11 +1,12 @@
-"""Changes that the program makes in dataset or collate_fn while workers have copies.
+"""Changes in dataset or collate_fn that the workers of a pass and of its resume see differently.
 
-They go on with the earlier value, as in torch. Workers of a resume are new, and have the later one.
+The program may make them while workers have copies: these go on with the earlier value, as in
+torch. Workers of a resume are new, and have the later one. Or a sampler makes them in ``__iter__``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -13,8 +14,12 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from ..core.cursor import Cursor
 from ..errors import warn
+from ..fetching.worker.collected import changed as changed_items
+from ..fetching.worker.collected import look
 from ..rng.reads import ATOMS
+from .spec import Spec
 
 #: how many datasets are looked at, how many attributes of each, and how many datasets in a list
 _MOST = 64
@@ -90,4 +95,34 @@ def warn_of_changed(parts: dict[str, Any], given: dict[str, Any]) -> None:
             "persistent workers were started: they go on with the earlier value, and the new "
             "workers of a resume would have this one. Build a new loader where you change it; or "
             "give the dataset set_epoch(), which loader.set_epoch() calls in the workers as well"
+        )
+
+
+def watch_replay(spec: Spec, cursor: Cursor, replay: Callable[[], None], unpickled: bool) -> None:
+    """Bring a sampler to its position; warn if it changes the dataset on the way.
+
+    Args:
+        spec, cursor: of the pass that goes on.
+        replay: does it; it calls ``iter(sampler)``, perhaps.
+        unpickled: the dataset came with the sampler, and is as the pass had changed it.
+    """
+    if spec.known or spec.iterable or cursor.order is None:
+        replay()
+        return
+    parts = {"dataset": spec.dataset}
+    before = look(parts)
+    replay()
+    now = look(parts)
+    if not (spec.workers or unpickled):
+        if not cursor.epoch:
+            return
+        before, now = (before[0], {}), (now[0], {})  # to set a number again changes nothing
+    if names := changed_items(before, now):
+        warn(
+            f"the sampler {type(spec.sampler).__qualname__} has changed loader.{names[0]} while "
+            "its indices were drawn again for this resume. Workers get the dataset as it is now, "
+            "and those of the saved pass may have had another one; so may num_workers=0 after an "
+            "earlier epoch, or in a pickle. If samples depend on it, the resume gives other ones. "
+            "Change the dataset in a set_epoch(epoch) of its own, by the epoch alone: loader."
+            "set_epoch() calls it in workers as well"
         )

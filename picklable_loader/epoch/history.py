@@ -19,6 +19,7 @@ from ..orders.sampler_facts import warn_of_settings
 from ..rng.source import Source
 from .accept import accept
 from .carryover import Carryover, positions_left, streams_left
+from .changed_data import watch_replay
 from .fits import check_fits, fit, own_streams
 from .options import AtEpochEnd
 from .position import Position
@@ -294,7 +295,7 @@ class History:
         """The next epoch, begun; with ``seed=`` the sampler follows."""
         position, left = self.position, None
         if position is not None:
-            position.warn_of_a_look(self.next_epoch)
+            position.warn_of_a_look(self.next_epoch, self.choice.chosen)
             waits = position.waits_for_feedback(spec)
             left = self.resumed_run(spec, position, carryover) if waits else position.run
         if left is not None:
@@ -347,7 +348,8 @@ class History:
         if spec.options.seed is not None and "sampler_state" in (cursor.order or {}):
             spec.set_epoch_of_samplers(cursor.epoch)  # torchdata's states lack the epoch
         run = self._opened(Run(spec, self.source, cursor, carryover))
-        run.leave_sampler()  # what the program sets on it from now on counts
+        # What the program sets on the sampler from now on counts.
+        watch_replay(spec, cursor, run.leave_sampler, bool(self.source.unpickled))
         position.run = run
         if position.pending:
             position.pending = False

@@ -220,14 +220,16 @@ class Position:
             return True
         return spec.is_over(self.start.cursor)
 
-    def warn_of_a_look(self, next_epoch: int) -> None:
+    def warn_of_a_look(self, next_epoch: int, chosen: int | None) -> None:
         """Warn, as the next epoch begins, if this pass has a state's position and gave one batch.
 
         That was ``next(iter(loader))``, perhaps, to see a batch. Without a length, a program often
-        leaves a pass by itself.
+        leaves a pass by itself. So does one that has ``chosen`` a later epoch by `set_epoch`.
         """
         run = self.run
         if run is None or run.start.step == 0 or run.finished:
+            return
+        if chosen is not None and chosen > run.epoch:
             return
         if run.step == run.start.step + 1 and run.schedule.remaining():
             warn(

@@ -5,6 +5,7 @@ pickle of a dict with these entries:
 
 * ``"dataset"``, ``"iterator"``: what their ``state_dict`` returned;
 * ``"unsaved"``: paths of generators that these two own, and that their states lack;
+* ``"unmoved_by"``: the number of a sample, 1 or 2, that has not changed these states;
 * ``"pickled"``: a pickle of the iterator, instead of these;
 * ``"begun"``: the dataset at its beginning, for a replay (`Baseline`; while the epoch lasts, that
   itself is the state);
@@ -74,6 +75,7 @@ def warn_of_gaps(
     """
     dataset = spec.dataset
     _warn_of_lost_generators(dataset, positions)
+    _warn_of_unmoved(dataset, positions)
     if after_left and spec.iterable and has_stateful(dataset) and not spec.reads_copies:
         if any(position.from_start for position in positions):
             warn_of_left(dataset)
@@ -141,6 +143,20 @@ def _warn_of_lost_generators(dataset: Any, positions: Iterable[StreamPosition]) 
                     "resume these may draw other numbers. Save their states in state_dict as well, "
                     "or draw from picklable_loader.current_seed(). If a resume makes them anew, or "
                     "reads again from the start, ignore this"
+                )
+                return
+
+
+def _warn_of_unmoved(dataset: Any, positions: Iterable[StreamPosition]) -> None:
+    """Warn of a state that cannot be the position of its stream."""
+    for state in (position.state for position in positions):
+        if type(state) is bytes and b"unmoved_by" in state:
+            if number := pickle.loads(state).get("unmoved_by"):
+                warn(
+                    f"the state_dict of {type(dataset).__qualname__}, or of its iterator, was the "
+                    f"same before and after sample {number} of the stream. A resume from it gives "
+                    "samples again, unless each sample is random. Count before the yield, and "
+                    "save the count; or take state_dict away, and the loader replays the stream"
                 )
                 return
 

@@ -35,7 +35,7 @@ from .unknown import IS_POSITION, check_known, once_only, pickles
 
 _T = TypeVar("_T")
 
-#: A state_dict is believed to hold the position once so many takes in a row have changed it: the
+#: A state_dict is believed to hold the position once so many indices in a row have changed it: the
 #: first one may also draw a permutation, or count an epoch.
 _PROOFS = 2
 _OF_SAMPLER = "state_dict() of the sampler: "  # in an error, before the path
@@ -56,7 +56,7 @@ class CustomOrder:
         #: `leave` is to restore it; None once that is done, or where there is nothing
         self._saved = setting.saved
         self._iterator: Any = None
-        #: of the first takes: whether they have changed what state_dict gives
+        #: of the first indices: whether they have changed what state_dict gives
         self._moves: list[bool] = []
         #: what it gave after the newest of these, or after a replay
         self._moved_to: Any = None
@@ -104,6 +104,10 @@ class CustomOrder:
         before, steady = None, True
         if len(self._moves) < _PROOFS and self._stateful() is None:
             self._moves = [False] * _PROOFS  # it is not asked at each take, which costs 2 µs
+        if len(self._moves) < _PROOFS and count > 1:
+            # A state that counts after `yield` is one index behind, and moves with each batch.
+            first = self.take(1)
+            return first + self.take(count - 1) if first else first
         if len(self._moves) < _PROOFS:
             self._pass_on()  # what it receives changes its state as well
             before = self._own_state()

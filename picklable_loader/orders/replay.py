@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ..errors import SYMPTOMS, DamagedStateError, OrderMismatch, StateError, warn
-from ..rng.generators import RNGS, GeneratorStates, states_from_text, states_to_text
+from ..rng.generators import RNGS, GeneratorStates, Isolated, states_from_text, states_to_text
 from ..saving.states.checksum import BEGINNING, checksum
 from ..saving.states.notes import notes_as_plain
 from ..saving.states.plain import encode_state
@@ -342,8 +342,11 @@ class Replay:
 
     @contextmanager
     def _acting(self) -> Iterator[None]:
-        """The sampler acts in its world; the record has what it raises."""
-        with self._world:
+        """The sampler acts in its world; the record has what it raises.
+
+        A generator that it has not moved may be moved now: to seed it may have changed nothing.
+        """
+        with Isolated(), self._world:
             try:
                 yield
             except Exception as error:

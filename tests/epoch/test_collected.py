@@ -85,13 +85,6 @@ class InSlots(Data):
         self.count += 1
 
 
-class OfClass(Data):
-    count = 0
-
-    def read(self, index: int) -> None:
-        type(self).count += 1
-
-
 def counting() -> Callable[[Any], Any]:
     count = 0
 
@@ -139,7 +132,6 @@ COLLECT: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
         "dataset.transforms['train'][1].buffer",
     ),
     "in a slot": (lambda: {"dataset": InSlots()}, "dataset.count"),
-    "of a class": (lambda: {"dataset": OfClass()}, "dataset.__class__.count"),
     "in a closure": (lambda: {"dataset": Data(), "collate_fn": counting()}, "collate_fn.count"),
     "a collator": (lambda: {"dataset": Data(), "collate_fn": Collator()}, "collate_fn.seen"),
     "its method": (

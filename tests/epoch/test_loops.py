@@ -167,6 +167,13 @@ def test_a_look_at_a_batch_of_a_loaded_state_is_warned_of_before_the_others_are_
     assert len(list(loader)) == STEPS - 2
 
 
+def test_a_look_is_not_warned_of_where_the_program_has_chosen_a_later_epoch() -> None:
+    loader, _ = loaded()
+    next(iter(loader))
+    loader.set_epoch(1)  # so a loop with a number of steps for each epoch goes on
+    assert len(list(loader)) == STEPS
+
+
 @pytest.mark.parametrize("batches", [0, 2])
 @pytest.mark.parametrize("taken", [2, 3, 4])
 def test_an_epoch_that_is_left_later_or_was_at_its_begin_is_not_warned_of(

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
 from io import IOBase
-from itertools import chain, islice
+from itertools import islice
 from logging import Logger
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 
-from ...rng.reads import ATOMS, BY_CLASS
+from ...rng.reads import ATOMS
 from ...saving.pickles.by_reference import attributes_of
 
 #: Batches. A number that each draws anew from six values rises by the same amount with the last
@@ -33,7 +33,6 @@ _BATCHES = 6
 #: objects that are looked into, parts of a container, items of a list that are compared
 _MOST_OBJECTS, _MOST_NEAR, _MOST_ITEMS = 500, 64, 10_000
 _NUMBERS, _LISTS = (int, float), (list, deque)
-_COUNTED = (*_NUMBERS, *_LISTS)
 #: all that is of interest in these are their parts
 _CONTAINERS = (list, tuple, deque, dict, FunctionType, MethodType, partial)
 #: a cache that is no dict is a Mapping; how far a file was read is no sample's concern
@@ -47,6 +46,9 @@ class _Items(NamedTuple):
     length: int
     #: their ``id``; none, of a long list
     ids: tuple[int, ...]
+
+
+Look = tuple[dict[str, _Items], dict[str, float]]
 
 
 class Collected:
@@ -71,13 +73,13 @@ class Collected:
     def begin(self) -> None:
         """A batch is going to be made."""
         if 0 < self._batches < _BATCHES:
-            self._items, self._numbers = _look(self._parts)
+            self._items, self._numbers = look(self._parts)
 
     def end(self) -> tuple[str, ...]:
         """It was made: the paths to all that was found by now."""
         if self._batches < _BATCHES:
             if self._batches:
-                self._compare(*_look(self._parts))
+                self._compare(*look(self._parts))
             self._batches += 1
         return self.paths
 
@@ -93,7 +95,7 @@ class Collected:
         self._items, self._numbers = {}, {}
 
 
-def _look(parts: dict[str, Any]) -> tuple[dict[str, _Items], dict[str, float]]:
+def look(parts: dict[str, Any]) -> Look:
     """The lists and the numbers in some things, by path."""
     items, numbers = dict[str, _Items](), dict[str, float]()
     with suppress(RuntimeError):  # a thread of the dataset's changes a dict meanwhile
@@ -104,6 +106,12 @@ def _look(parts: dict[str, Any]) -> tuple[dict[str, _Items], dict[str, float]]:
                 whole = len(value) <= _MOST_ITEMS
                 items[path] = _Items(value, len(value), tuple(map(id, value)) if whole else ())
     return items, numbers
+
+
+def changed(before: Look, now: Look) -> list[str]:
+    """The paths to lists with other items, and to other numbers, which were there before."""
+    items = [p for p, each in now[0].items() if p in before[0] and _grown(before[0][p], each)]
+    return sorted([*items, *(p for p, each in now[1].items() if before[1].get(p, each) != each)])
 
 
 def _same(step: float, before: float | None) -> bool:
@@ -145,15 +153,7 @@ def _inside(thing: Any) -> Iterable[tuple[str, Any]]:
         return [("", thing.func), ("", thing.args), ("", thing.keywords)]
     if kind is FunctionType:
         return _in_closure(thing)
-    return chain(_of_class(kind), ((f".{n}", each) for n, each in attributes_of(thing).items()))
-
-
-def _of_class(kind: type[Any]) -> Iterator[tuple[str, Any]]:
-    """Numbers and lists that all objects of a class share."""
-    for base in kind.__mro__:
-        if not _is_closed(base):
-            shared = [(n, each) for n, each in vars(base).items() if type(each) in _COUNTED]
-            yield from ((f"{BY_CLASS}{name}", each) for name, each in shared)
+    return ((f".{name}", each) for name, each in attributes_of(thing).items())
 
 
 def _parts_in(items: Iterable[tuple[Any, Any]]) -> Iterable[tuple[str, Any]]:

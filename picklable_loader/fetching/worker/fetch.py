@@ -19,6 +19,7 @@ from ...rng.imports import guard_imports
 from ...rng.owned import Seed, Seedable, seed_each, seedable_in
 from .feedback import sent, take_back
 from .on_error import Gathering, OnError, Thinned, left_a_generator
+from .position_proof import PositionProof
 from .seeding import Draws, Seeder
 
 #: more batches than any stream has: no state is taken in mid-epoch
@@ -245,6 +246,8 @@ class IterableFetcher:
         self.ended = False
         #: nothing was taken from the iterator yet
         self.fresh = True
+        #: looks at the stream's state after each sample, as long as it wants to
+        self.proof: PositionProof | None = None
         self._seed(0)
         self.iterator = opened(self._seed)
 
@@ -294,6 +297,9 @@ class IterableFetcher:
             self.ended = True
             raise StreamEnded from None
         self.fresh = False
+        if (proof := self.proof) is not None:
+            proof.sampled(self.iterator)
+            self.proof = proof if proof.samples else None
         return sample
 
 

@@ -36,6 +36,7 @@ from .dataset_epoch import DatasetEpoch
 from .feedback import with_feedback
 from .fetch import (
     Fetcher,
+    IterableFetcher,
     Job,
     StreamEnded,
     converted,
@@ -46,6 +47,7 @@ from .fetch import (
 )
 from .first_baseline import FirstBaseline
 from .on_error import NothingLeft
+from .position_proof import PositionProof
 from .stream_state import StreamSaver
 
 
@@ -129,6 +131,7 @@ class Replica:
         if job.streamed:
             del parts["dataset"]  # its state, or a replay, has what it collects
         self._collected = Collected(parts)
+        self._proof = PositionProof(job.dataset)
         seed = config.base_seed + number
         info = torch_worker.WorkerInfo(
             id=number, num_workers=served.total, seed=seed, dataset=job.dataset
@@ -174,9 +177,13 @@ class Replica:
             return
         since = 0 if position is None else position.given - position.state_at
         self.cadence = Cadence(job.mark_every, since)
-        self._saver = saver = StreamSaver(job, self._number, self._shared, self._epoch)
+        whose_state = self._number, self._shared, self._epoch, self._proof
+        self._saver = saver = StreamSaver(job, *whose_state)
         if position is None:
             self._fetcher = make_fetcher(job, seed, self._number, partial(saver.open, None, False))
+            if isinstance(self._fetcher, IterableFetcher):
+                self._proof.begin(self._fetcher.iterator)
+                self._fetcher.proof = self._proof if self._proof.samples else None
             return
         begun = position.ended or position.state_at > 0  # otherwise it is of the epoch before
         opened = partial(saver.open, position.state, begun)

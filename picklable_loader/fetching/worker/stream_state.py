@@ -29,6 +29,7 @@ from .dataset_epoch import DatasetEpoch
 from .fetch import NEVER, Job
 from .flags import attributes_below, flags_of, undo_flags
 from .pickled_iterator import PickledIterator
+from .position_proof import PositionProof
 from .unsaved_generators import UnsavedGenerators
 
 StreamState = bytes | Baseline | CannotSaveError | None
@@ -43,6 +44,7 @@ class StreamSaver:
         stream: int,
         shared: bool,
         epoch: DatasetEpoch,
+        proof: PositionProof,
     ) -> None:
         self._dataset = job.dataset
         self._stream = stream
@@ -52,7 +54,7 @@ class StreamSaver:
         self._by_value = job.by_value
         #: the dataset is the program's own, and is pickled as the iteration has changed it
         self._shared = shared
-        self._epoch = epoch
+        self._epoch, self._proof = epoch, proof
         #: the generators when it began; empty where they are known without
         self._first_rng: dict[str, Any] = {}
         #: see `open`
@@ -262,6 +264,8 @@ class StreamSaver:
             raise self._refusal(f"state_dict() of the {empty[0]} returned None")
         if entries and looks:
             self._unsaved.look(entries, self._dataset, iterator)
+        if entries and (number := self._proof.unmoved_by):
+            entries["unmoved_by"] = number
         return {**entries, "unsaved": self._unsaved.paths} if self._unsaved.paths else entries
 
     def finds_unsaved(self, iterator: Any) -> bool:

@@ -13,7 +13,8 @@ from ..core.fields import ITERABLE
 from ..core.plan import Grouping, Unit, batches_in
 from ..core.shard import Shard, StreamShare
 from ..core.snapshot import differences, spacing
-from ..errors import Difference, StateMismatch
+from ..errors import Difference, StateMismatch, warn
+from ..orders.attribute_rngs import ATTRIBUTE_RNGS
 from ..orders.torch_samplers import reshared
 from .spec import Spec
 
@@ -214,21 +215,64 @@ def _of_this_rank(cursor: Cursor, strict: bool, spec: Spec) -> Cursor:
     there = cursor.rank or (0, 1)
     if here == there or (shared and cursor.rank is None):
         return cursor
-    tasks = [*cursor.window, *(task for position in cursor.streams for task in position.since)]
-    if shared or (strict and any(task.indices is not None for task in tasks)):
-        advice = _ONE_RANKS if shared else _OTHER_RANK
-        if cursor.num_streams is not None:
-            advice = _SOME_STREAMS
+    advice = _of_one_rank(cursor, there, here, spec) if strict else None
+    if shared:
+        advice = _ONE_RANKS if cursor.num_streams is None else _SOME_STREAMS
+    if advice is not None:
         raise StateMismatch([Difference("rank", list(here), list(there))], advice)
+    if spec.iterable and cursor.streams and here[1] != there[1]:
+        warn(_OTHER_WORLD.format(there=_named(there), here=_named(here)))
     order = cursor.order
     if order is not None:
         order = {name: value for name, value in order.items() if name != "checksum"}
     return cursor._replace(rank=None, order=order)
 
 
+def _of_one_rank(
+    cursor: Cursor, there: tuple[int, int], here: tuple[int, int], spec: Spec
+) -> str | None:
+    """Why a state without ``shard=`` is for its own rank only, as advice; None: it is not."""
+    tasks = [*cursor.window, *(task for position in cursor.streams for task in position.since)]
+    if cursor.window or any(task.indices is not None for task in tasks):
+        return _OTHER_RANK
+    if cursor.streams and spec.is_distributed and cursor.rank is not None:
+        return _OWN_DATA
+    order = cursor.order or {}
+    if "checksum" not in order:
+        return None
+    if there[1] != here[1]:
+        return _OTHER_NUMBER
+    kinds = {form[0] for form in order.get("sampler", {}).values()}
+    return _OWN_DRAWS if order.get("log") or not kinds.isdisjoint(ATTRIBUTE_RNGS) else None
+
+
+def _named(rank: tuple[int, int]) -> str:
+    return f"rank {rank[0]} of {rank[1]}"
+
+
+_OTHER_WORLD = (
+    "this state is of {there}, and this is {here}. If the dataset shares its samples out to the "
+    'ranks by itself, some are lost now, or come twice: pass shard="auto" and num_streams= to the '
+    "loader, and have the dataset share by get_worker_info() alone. If each rank reads all of "
+    "them, ignore this warning"
+)
+_SAME_SAMPLES = "or pass strict=False if all ranks read the same samples."
+_OWN_DATA = (
+    "It holds the state that the dataset has on its rank. Save a state on each rank and load it "
+    f"there; {_SAME_SAMPLES}"
+)
+_OWN_DRAWS = (
+    "The sampler has drawn from generators, which each rank may have in other states. Save a state "
+    f"on each rank and load it there; {_SAME_SAMPLES}"
+)
+_OTHER_NUMBER = (
+    "It says how many indices a sampler of your own has given on one of so many ranks. Give the "
+    'sampler all indices and the loader shard="auto", and any number of ranks can go on; load the '
+    f"state on as many ranks; {_SAME_SAMPLES}"
+)
 _OTHER_RANK = (
-    "It holds indices that its rank has drawn and not delivered. Save a state on each rank and "
-    "load it there; or pass strict=False if all ranks read the same samples."
+    "It holds batches that its rank has drawn and not delivered. Save a state on each rank and "
+    f"load it there; {_SAME_SAMPLES}"
 )
 _ONE_RANKS = (
     "This state is one rank's: the dataset has a state, batches came out of order "
@@ -343,7 +387,8 @@ def _advice(left: list[Difference], lenient: bool, by_batch: bool) -> str:
     if names == {"sampler_checksum"}:
         return (
             "The sampler has other indices or weights than when the state was saved. Make them "
-            "from a fixed seed, or save them beside the state."
+            "from a fixed seed, or save them beside the state. If its set_epoch() makes them, call "
+            "loader.set_epoch(epoch) first, with the state's epoch."
         )
     if lenient and all(entry.name in (*_BRIDGED, "batch_size") for entry in left):
         return (

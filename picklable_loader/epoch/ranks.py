@@ -21,7 +21,14 @@ import torch.distributed as dist
 from ..core.checks import whole_number
 from ..core.shard import ALONE, Shard, Tail
 from ..datasets.protocol import stream_length_of
-from ..errors import CannotSaveError, RanksError, UsageError
+from ..errors import (
+    CannotSaveError,
+    Difference,
+    RanksError,
+    StateMismatch,
+    UsageError,
+    warn,
+)
 from ..orders.sampler_facts import has_distributed, is_distributed
 from ..rng.process_rank import has_group, rank_and_world
 
@@ -72,6 +79,39 @@ def check_pickled(shard: Any) -> None:
             "Save state_dict(), or gather_state_dict() where the data comes in streams. On each "
             "rank, build the loader with the mesh that is there, and pass load_state_dict() that",
         )
+
+
+def own_rank(*samplers: Any) -> tuple[int, int] | None:
+    """This rank, and the number of ranks, if a pickle of the samplers gives this rank's share."""
+    rank, world = rank_and_world()
+    return (rank, world) if world > 1 and any(map(has_distributed, samplers)) else None
+
+
+def check_rank(pickled_on: tuple[int, int] | None, sampler: Any) -> None:
+    """Compare this rank with that of a pickle with a DistributedSampler, which reads one share.
+
+    The program may have given the sampler this rank's share in the meantime.
+
+    Raises:
+        StateMismatch: another rank has pickled it, or there were more ranks, or fewer.
+    """
+    here = rank_and_world()
+    share = getattr(sampler, "rank", None), getattr(sampler, "num_replicas", None)
+    if pickled_on is None or here in (pickled_on, share):
+        return
+    if here[1] > 1:
+        raise StateMismatch([Difference("rank", list(here), list(pickled_on))], _ONE_SHARE)
+    warn(
+        f"rank {pickled_on[0]} of {pickled_on[1]} has pickled this loader, and it reads the share "
+        f"of that rank only, by its DistributedSampler. {_ONE_SHARE}"
+    )
+
+
+_ONE_SHARE = (
+    "To go on with all data, save loader.state_dict(), build the loader on each rank, and pass "
+    'load_state_dict() that. Or pass shard="auto" in place of the sampler, and one pickle serves '
+    "any number of ranks. Or save a pickle on each rank, and load it on the same one of as many"
+)
 
 
 def shard_of(shard: Any, tail: Tail, undecided: bool = False) -> Shard:
@@ -165,7 +205,8 @@ _LATE = (
 _DIFFER = (
     "the ranks that share the data do not agree",
     "Build the same loaders in the same order on every rank, or pass seed=. Give samplers of your "
-    "own the same seed on every rank. Load the same state on every rank, or on none.",
+    "own the same seed on every rank; leave shard= out for one that shares indices out by itself. "
+    "Load the same state on every rank, or on none.",
 )
 #: by store, how often this process has agreed through it
 _COUNTS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()

@@ -260,12 +260,10 @@ class Run:
         if spec.shared:
             apart = spec.workers > 0 and not spec.in_order  # each rank has delivered other steps
             own = bool(positions) or apart or (spec.shard.tail == "uneven" and not spec.known)
-        else:
-            held = [*window]
-            for position in positions:
-                held += position.since
-            drawn = self.order is not None and len(held) > 0
-            own = replayed or (drawn and any(task.indices is not None for task in held))
+        else:  # batches out of order, or drawn from a sampler of the program's own
+            drawn = any(task.indices is not None for each in positions for task in each.since)
+            of_data = bool(positions) and (spec.iterable or spec.is_distributed)
+            own = replayed or bool(window) or drawn or of_data
         rank, world = spec.rank if own else (0, 1)
         return None if world == 1 else (rank, world)
 

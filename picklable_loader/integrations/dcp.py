@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import DistributedSampler
-
 from ..loader.loader import DataLoader
+from ..loader.setup import spec_of
 from ..rng.process_rank import rank_and_world
 from ..saving.states.state_json import from_json, to_json
 
@@ -19,8 +18,9 @@ class LoaderState:
 
     DCP loads the keys that the loading program already has. The keys of a loader's state differ
     from step to step, so here the state is one value, as JSON. With ``shard=`` it is that of all
-    ranks (`DataLoader.gather_state_dict`), and any number of ranks can load it. So can they with a
-    ``DistributedSampler``. Otherwise each rank has a value of its own, and as many ranks must load
+    ranks (`DataLoader.gather_state_dict`), and any number of ranks can load it. So can they with
+    torch's ``DistributedSampler``, if the loader has ``seed=`` and delivers in order, and if the
+    dataset has no state. Otherwise each rank has a value of its own, and as many ranks must load
     them. Tried with torch 2.13.
 
     Args:
@@ -64,9 +64,17 @@ class LoaderState:
 
     @property
     def _key(self) -> str:
-        options = self._loader._pl.options
-        shards = isinstance(self._loader.sampler, DistributedSampler)
-        if options.shard is not None or (shards and options.seeding != "worker"):
+        if self._is_one_for_all:
             return "of all ranks"
         rank, world = rank_and_world()
         return f"of rank {rank} of {world}"
+
+    @property
+    def _is_one_for_all(self) -> bool:
+        """DCP saves one rank's value of a key: may all ranks have that one?"""
+        spec = spec_of(self._loader)
+        if spec.shared:
+            return True
+        # Without seed=, each rank draws from its own generators.
+        alike = spec.options.seed is not None and spec.options.seeding != "worker"
+        return spec.is_distributed and alike and spec.in_order and not spec.streamed

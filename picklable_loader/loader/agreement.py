@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
+import numpy as np
+import torch
 import torch.distributed as dist
+from torch.utils.data import Subset
 
 from ..core.cursor import Cursor
 from ..core.plan import Plan
 from ..core.shard import Shard
+from ..datasets.protocol import datasets_within
 from ..epoch.history import History
 from ..epoch.position import Position
 from ..epoch.ranks import can_agree, compare_ranks
@@ -24,7 +29,7 @@ from ..rng.process_rank import has_group
 from ..rng.source import random_int64
 from ..saving.states.checksum import checksum
 from ..saving.states.merge import merge_states
-from ..saving.states.plain import Later
+from ..saving.states.plain import SCALARS, Later
 from .internals import Owner
 from .setup import spec_of
 
@@ -74,6 +79,7 @@ def agree_before_pass(loader: Owner[Any], spec: Spec, position: Position | None)
 def _facts(spec: Spec, history: History, cursor: Cursor | None) -> dict[str, Any]:
     """Properties that must be equal on all ranks, by their names."""
     facts = spec.fingerprint()
+    facts |= _subsets(spec.dataset)
     facts["num_streams"] = spec.streams.total if spec.iterable else None
     if cursor is not None and spec.iterable:  # each rank has delivered as many as its streams give
         if cursor.streams:
@@ -100,6 +106,25 @@ def _facts(spec: Spec, history: History, cursor: Cursor | None) -> dict[str, Any
     return facts
 
 
+def _subsets(dataset: Any) -> dict[str, str]:
+    """What the Subsets in a dataset have: ``random_split`` draws from each rank's generator."""
+    found, ahead = dict[str, str](), deque([("dataset", dataset)])
+    while ahead and len(found) < _MOST_SUBSETS:
+        path, each = ahead.popleft()
+        indices: Any = getattr(each, "indices", None) if isinstance(each, Subset) else None
+        if isinstance(indices, Sequence | np.ndarray | torch.Tensor):
+            size = len(indices)
+            some = [indices[n] for n in range(0, size, 1 + size // _MOST_INDICES)]
+            found[f"{path}.indices"] = f"{size} of checksum {checksum(some)}"
+        within = datasets_within(each)[:_MOST_SUBSETS]
+        ahead += [(f"{path}.dataset[{n}]", one) for n, one in enumerate(within)]
+    return found
+
+
+#: Subsets that are compared, and indices of each
+_MOST_SUBSETS, _MOST_INDICES = 64, 1000
+
+
 def _deciding(form: Any) -> Any:
     """The part of a plain form that may decide an order; None: none.
 
@@ -112,7 +137,19 @@ def _deciding(form: Any) -> Any:
         return [item for item in items if item[1] is not None] or None
     if kind == "number":
         return form if type(form["value"]) is int else None
-    return form if kind in _MAY_DECIDE else None
+    return _sorted(form) if kind in _MAY_DECIDE else None
+
+
+def _sorted(form: Any) -> Any:
+    """A form whose sets have one order: each process has texts in another one."""
+    if type(form) is list:
+        return form if SCALARS.issuperset(map(type, form)) else [*map(_sorted, form)]
+    if type(form) is not dict:
+        return form
+    form = {name: _sorted(each) for name, each in form.items()}
+    if form.get("as") in ("set", "frozenset"):
+        form["value"] = sorted(form["value"], key=repr)
+    return form
 
 
 _MAY_DECIDE = (

@@ -36,6 +36,8 @@ class Internals:
         #: which of the loaders with shard= and without seed= it is, in the order in which the
         #: program has built them, from 1; None: it is none of these, or was unpickled
         self.number: int | None = None
+        #: of a loader with a DistributedSampler: the rank that has pickled it, and of how many
+        self.pickled_on: tuple[int, int] | None = None
         #: held by the thread that moves the loader's iterators, or saves them
         self.turn = Turn()
         #: persistent workers, and the iterator that has them

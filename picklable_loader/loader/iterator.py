@@ -15,6 +15,7 @@ from ..core.checks import whole_number
 from ..core.events import Arrived, Budgeted, Skipped
 from ..epoch.fits import check_kind
 from ..epoch.position import Position
+from ..epoch.ranks import check_rank
 from ..epoch.spec import Spec
 from ..epoch.stream_states import replayed, text_of_replay
 from ..epoch.turns import AT_REST, MOVING
@@ -208,6 +209,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         """Begin a pass, for ``iter``: the next epoch, or the rest of a ``loaded`` one."""
         check_present(self.loader.dataset)
         inner, history = self.loader._pl, self._history
+        self._check_rank()
         position = loaded or Position()
         start, choice = position.start, position.at_epoch_end or inner.options.at_epoch_end
         if loaded is None and spec.lives_on:
@@ -249,6 +251,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         if self._driver.run is not None or position.over or self._closed:
             return
         check_present(self.loader.dataset)
+        self._check_rank()
         run = position.run
         if run is None:
             _check_kind(self.loader)
@@ -262,6 +265,11 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
                 self._warning = text_of_replay(run.spec, run.epoch, count), ReplayWarning
         self._collates = id(self.loader.collate_fn)
         self._driver.start(run, partial(engine_of, self.loader, self._driver), self._turn, skip)
+
+    def _check_rank(self) -> None:
+        loader = self.loader
+        check_rank(loader._pl.pickled_on, loader.sampler)
+        loader._pl.pickled_on = None
 
     def close(self) -> None:
         """Retire the workers; ``next`` raises StopIteration from now on.

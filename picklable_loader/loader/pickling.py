@@ -22,7 +22,7 @@ from ..epoch.fits import unlike_its_pickle
 from ..epoch.history import History
 from ..epoch.options import AtEpochEnd, Options
 from ..epoch.position import Position
-from ..epoch.ranks import check_pickled
+from ..epoch.ranks import check_pickled, own_rank
 from ..epoch.spec import Spec
 from ..epoch.stream_states import warn_of_later_attributes, warn_of_lost
 from ..epoch.turns import still
@@ -162,6 +162,7 @@ class Picklable(Owner[_T]):
             **self._pl.saved(),
             **carried,
             **({"past": dict(past)} if past else {}),
+            **({"rank": rank} if (rank := own_rank(self.sampler, self.batch_sampler)) else {}),
             "start_method": None if context is None else context.get_start_method(),
         }
         return state
@@ -178,6 +179,7 @@ class Picklable(Owner[_T]):
         self.__dict__[_CONTEXT] = context
         internals(self, Options.restored(saved["options"]))
         self._pl.history.restore(saved)
+        self._pl.pickled_on = saved.get("rank")
         if is_absent(self.dataset):
             self._pl.sealed = opened
         else:

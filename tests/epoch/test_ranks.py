@@ -30,11 +30,15 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import (
     BatchSampler,
+    ConcatDataset,
+    Dataset,
     DistributedSampler,
     IterableDataset,
     Sampler,
+    Subset,
     WeightedRandomSampler,
     get_worker_info,
+    random_split,
 )
 from zoo.samplers import DrawsAsItGoes, OwnTorchGenerator, from_torch
 from zoo.streams import SavedWalk
@@ -405,13 +409,35 @@ def other_indices(rank: int, world: int, folder: Path) -> Any:
 
 
 @deed
+def another_split(rank: int, world: int, folder: Path) -> Any:
+    torch.manual_seed(rank == 2)
+    part, _ = random_split(range(N), [N - 4, 4])  # type: ignore[arg-type]
+    return ids(DataLoader(part, batch_size=2, shard="auto", seed=1))
+
+
+@deed
+def another_split_within(rank: int, world: int, folder: Path) -> Any:
+    parts = [Subset(Numbers(), [0, 1, 2]), Subset(Numbers(), [3, 4 + (rank == 2)])]
+    return ids(DataLoader(ConcatDataset(parts), batch_size=2, shard="auto", seed=1))
+
+
+class Numbers(Dataset[int]):
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@deed
 def other_notes(rank: int, world: int, folder: Path) -> Any:
     sampler = Attributed(
         verbose=rank == 0, began=rank * 0.5, log=f"rank{rank}.log", name=b"%d" % rank,
         device=torch.device("cpu", rank), dtype=(torch.float32, torch.float64)[rank % 2],
         path=Path(f"{rank}"), flag=np.bool_(rank), seconds=np.float32(rank),
         options={"verbose": rank == 0, "seed": 4}, others={"verbose": rank == 0, "log": open},
-        nothing=None if rank else "text",
+        nothing=None if rank else "text", classes=set([0, 8] if rank else [8, 0]),
+        frozen=[frozenset([0, 8] if rank else [8, 0])],
     )  # fmt: skip
     return ids(loader(sampler=sampler, shuffle=None, seed=1))
 
@@ -437,6 +463,8 @@ DIFFERENT: dict[Callable[[int, int, Path], Any], set[str]] = {
     another_shuffle: {"sampler"},
     another_replacement: {"sampler"},
     another_tail_of_a_batch_sampler: {"drop_last"},
+    another_split: {"dataset.indices"},
+    another_split_within: {"dataset.dataset[1].indices"},
     another_hidden_generator: {"the sampler's first indices"},
     another_order_of_loaders: {"loader with shard= and without seed="},
     a_state_of_another_moment: {"step of all ranks", "batches by stream"},

@@ -900,3 +900,54 @@ def test_on_another_number_of_ranks_all_end_the_epoch_or_none(
         each.load_state_dict(state)
     assert [len(bits(each)) for each in three] == [batches] * 3
     assert [each.epoch for each in three] == [epoch] * 3
+
+
+@pytest.mark.parametrize("tail", ["pad", "drop"])
+def test_states_of_ranks_at_different_steps_are_not_merged(tail: Any) -> None:
+    """One rank's file may be older than the others': it was killed before it wrote."""
+
+    def loader(rank: int) -> DataLoader[Any]:
+        shard: Any = {"shard": (rank, 3), "shard_tail": tail}
+        return DataLoader(Counted(), batch_size=4, num_streams=6, seed=1, **shard)
+
+    iterators = [iter(loader(rank)) for rank in range(3)]
+    for steps in (2, 1):
+        for iterator in iterators:
+            for _ in range(steps):
+                next(iterator)
+        if steps == 2:
+            old = iterators[2].state_dict()
+    states = [each.state_dict() for each in iterators]
+    with pytest.raises(RanksError) as raised:
+        merge_states([*states[:2], old])
+    assert raised.value.differences == {"batches that are left": {"7": [0, 1], "8": [2]}}
+    merged = merge_states(states)
+    again = [loader(rank) for rank in range(3)]
+    for each in again:
+        each.load_state_dict(merged)
+    found = [[batch.tolist() for batch in each] for each in again]
+    assert found == [[batch.tolist() for batch in each] for each in iterators]
+    for each in iterators[:2]:  # these have ended their epoch, and rank 2 has not
+        assert list(each) == []
+    ended = [each.state_dict() for each in iterators[:2]]
+    with pytest.raises(RanksError):
+        merge_states([*ended, old])
+
+
+class Counted(IterableDataset[int]):
+    def __len__(self) -> int:
+        return 120
+
+    def __iter__(self) -> Iterator[int]:
+        info: Any = get_worker_info()
+        return iter(range(info.id, 120, info.num_workers))
+
+
+def test_a_rank_that_differs_is_named_by_its_place_among_the_states() -> None:
+    loaders = [DataLoader(range(48), batch_size=4, seed=1, shard=(rank, 3)) for rank in range(3)]
+    iterators = [iter(loader) for loader in loaders]
+    for iterator in (*iterators, iterators[1]):
+        next(iterator)
+    with pytest.raises(RanksError) as raised:
+        merge_states([each.state_dict() for each in iterators])
+    assert raised.value.differences["step"] == {"1": [0, 2], "2": [1]}

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -500,7 +501,10 @@ def test_a_state_that_is_replayed_and_holds_no_indices_goes_on_on_each_rank(
     assert not state["window"] and state["order"]["checksum"]
     on_rank(loaded_on)
     again = _shards()
-    again.load_state_dict(state)
+    as_many = (saved_on is None) == (loaded_on is None)
+    with nullcontext() if as_many else pytest.raises(StateMismatch, match="as many ranks"):
+        again.load_state_dict(state)
+    again.load_state_dict(state, strict=False)
     iterator = iter(again)
     next(iterator)
     later = pickle.loads(pickle.dumps(iterator))

@@ -33,7 +33,10 @@ _OWN_RNG = (
 )
 #: for a state of an epoch's beginning, which has no positions: all streams are read from the start
 _BEGINNING = (StreamPosition(),)
-_EACH = "Give the state of each rank once."
+_EACH = (
+    "Give the state of each rank once. If several ranks read the same share, give that of one of "
+    "them; to gather_state_dict, pass group=, of ranks with different shares."
+)
 _UNLIKE = "Take the states of all ranks at the same moment of the same pass."
 _APART = (
     "Each is for its own rank only: the dataset has a state, batches came out of order "
@@ -64,10 +67,10 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         ValueError: there are none.
         StateError: one of them is no state, or is damaged.
     """
-    saved = [read(state)[1] for state in states]
-    if not saved:
+    given = [read(state)[1] for state in states]
+    if not given:
         raise ValueError("merge_states needs the state of each rank, got none")
-    saved.sort(key=lambda each: (each.cursor.rank or (0, 1), repr(each)))  # whatever comes first
+    saved = sorted(given, key=lambda each: (each.cursor.rank or (0, 1), repr(each)))
     epoch = min(cursor.epoch for cursor, _ in saved)  # unless `set_epoch` has chosen an earlier one
     chosen = next((c.next_epoch for c, _ in saved if c.next_epoch is not None), None)
     after = epoch + 1 if chosen is None else chosen
@@ -76,16 +79,19 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     if fits.get("sampler") == ITERABLE and any(each.cursor.rank for each in saved):
         _check_complete(saved)
     if all(is_beginning(each.cursor) for each in unended):
-        _compare(saved, _OF_A_BEGINNING)  # rank 0's generators draw the seed
+        _compare(given, _OF_A_BEGINNING)  # rank 0's generators draw the seed
         return with_checksum(to_plain(_with_rng(cursor, unended)._replace(rank=None), fits))
     if all(each.cursor.num_streams is None for each in unended):
         if cursor.rank is not None:
             raise RanksError(_PROBLEM, _APART)
         ended = [each for each in saved if _has_ended(each.cursor, after)]
         in_step = all(_had_its_last(each, unended[0]) for each in ended)
-        _compare(unended if in_step else saved, _OF_AN_ORDER)
+        but = set(map(id, ended)) if in_step else set()
+        # They name no ranks: their numbers in an error are those in which they were given.
+        _compare([each for each in given if id(each) not in but], _OF_AN_ORDER)
         return with_checksum(to_plain(cursor, fits))
     _compare(unended, _OF_STREAMS | {"dataset_rng"})
+    _check_moment(saved, after)
     several = [cursor for cursor, _ in saved if cursor.streams]  # a beginning may have none
     _compare([Saved(Cursor(num_streams=c.num_streams, rank=c.rank), {}) for c in several], {"rank"})
     streams, again = _streams(saved, after)
@@ -115,6 +121,23 @@ def _with_rng(cursor: Cursor, saved: list[Saved]) -> Cursor:
             warn(_OWN_RNG)
         found = []
     return cursor._replace(dataset_rng=found[0] if found else {})
+
+
+def _check_moment(saved: list[Saved], after: int) -> None:
+    """Raise RanksError unless ranks that have as many batches have as many left.
+
+    Under "uneven" nobody knows: a rank may be ahead of others.
+    """
+    if all(cursor.batches is None for cursor, _ in saved if cursor.streams):
+        return
+    left: dict[str, list[int]] = {}
+    for cursor, _ in saved:
+        assert cursor.rank is not None, "all of them are complete"
+        if cursor.streams or _has_ended(cursor, after):
+            more = 0 if _has_ended(cursor, after) else (cursor.batches or 0) - cursor.step
+            left.setdefault(str(more), []).append(cursor.rank[0])
+    if len(left) > 1:
+        raise RanksError(_PROBLEM, _UNLIKE, differences={"batches that are left": left})
 
 
 def _has_ended(cursor: Cursor, after: int) -> bool:

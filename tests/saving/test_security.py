@@ -317,11 +317,14 @@ def test_a_sampler_s_own_iterator_cannot_come_with_a_state() -> None:
 class Taken(IterableDataset[int]):
     """Takes whatever state it is given."""
 
+    at = 0
+
     def __iter__(self) -> Any:
-        return iter(share())
+        for self.at, sample in enumerate(share(), 1):
+            yield sample
 
     def state_dict(self) -> Any:
-        return {"at": 0}
+        return {"at": self.at}
 
     def load_state_dict(self, state: Any) -> None:
         self.given = state

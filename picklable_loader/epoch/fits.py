@@ -220,7 +220,8 @@ def _of_this_rank(cursor: Cursor, strict: bool, spec: Spec) -> Cursor:
         advice = _ONE_RANKS if cursor.num_streams is None else _SOME_STREAMS
     if advice is not None:
         raise StateMismatch([Difference("rank", list(here), list(there))], advice)
-    if spec.iterable and cursor.streams and here[1] != there[1]:
+    midway = not all(position.ended for position in cursor.streams)
+    if spec.iterable and midway and here[1] != there[1]:
         warn(_OTHER_WORLD.format(there=_named(there), here=_named(here)))
     order = cursor.order
     if order is not None:
@@ -233,7 +234,8 @@ def _of_one_rank(
 ) -> str | None:
     """Why a state without ``shard=`` is for its own rank only, as advice; None: it is not."""
     tasks = [*cursor.window, *(task for position in cursor.streams for task in position.since)]
-    if cursor.window or any(task.indices is not None for task in tasks):
+    out_of_order = bool(cursor.window) and cursor.rank is not None
+    if out_of_order or any(task.indices is not None for task in tasks):
         return _OTHER_RANK
     if cursor.streams and spec.is_distributed and cursor.rank is not None:
         return _OWN_DATA

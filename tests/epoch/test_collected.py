@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset
 
 from picklable_loader import DataLoader, LoaderIterator
 from picklable_loader.errors import LoaderWarning
-from picklable_loader.fetching.worker.collected import Collected
+from picklable_loader.fetching.worker.collected import Collected, changed, look
 
 BATCHES = 24  # each of two workers makes six of these, with near certainty
 
@@ -288,6 +288,24 @@ def test_a_number_has_to_rise_by_the_same_amount_with_each_batch() -> None:
 
 def _rise(data: Counts, step: int) -> None:
     data.count += step
+
+
+def test_numbers_of_any_size_are_looked_at() -> None:
+    data = Counts()
+    data.count, data.ratio = 10**400, float("nan")  # type: ignore[attr-defined]
+    found = _found(Collected({"dataset": data}), *[partial(_rise, data, 10**400)] * 5)
+    assert found[-1] == ("dataset.count",)
+    assert changed(look({"dataset": data}), look({"dataset": data})) == []
+
+
+def test_keys_that_are_objects_are_not_asked_for_their_text() -> None:
+    class Key:
+        def __repr__(self) -> str:
+            raise AssertionError
+
+    data = Data()
+    data.by_key = {Key(): Mixes([])}  # type: ignore[attr-defined]
+    assert "dataset.by_key[...].buffer" in look({"dataset": data})[0]
 
 
 def test_changes_by_the_program_between_two_batches_are_its_own() -> None:

@@ -111,11 +111,15 @@ def look(parts: dict[str, Any]) -> Look:
 def changed(before: Look, now: Look) -> list[str]:
     """The paths to lists with other items, and to other numbers, which were there before."""
     items = [p for p, each in now[0].items() if p in before[0] and _grown(before[0][p], each)]
-    return sorted([*items, *(p for p, each in now[1].items() if before[1].get(p, each) != each)])
+    # `in` finds the same NaN, which is not equal to itself.
+    numbers = [p for p, each in now[1].items() if before[1].get(p, each) not in (each,)]
+    return sorted([*items, *numbers])
 
 
 def _same(step: float, before: float | None) -> bool:
-    return before is not None and math.isclose(step, before, rel_tol=1e-6)
+    if before is None or type(step) is int:
+        return step == before
+    return math.isclose(step, before, rel_tol=1e-6)
 
 
 def _grown(before: _Items, now: _Items) -> bool:
@@ -158,7 +162,8 @@ def _inside(thing: Any) -> Iterable[tuple[str, Any]]:
 
 def _parts_in(items: Iterable[tuple[Any, Any]]) -> Iterable[tuple[str, Any]]:
     """Objects in a container; a number there is data."""
-    return ((f"[{key!r}]", each) for key, each in items if type(each) not in ATOMS)
+    held = ((key, each) for key, each in items if type(each) not in ATOMS)
+    return ((f"[{key!r}]" if type(key) in ATOMS else "[...]", each) for key, each in held)
 
 
 def _in_closure(function: FunctionType) -> Iterator[tuple[str, Any]]:

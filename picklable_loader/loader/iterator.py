@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
@@ -340,12 +340,8 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         if self._driver.bad_samples.unreported:
             self._warn_of_bad_samples()
         loader, promised = self.loader, self._iterable_length
-        made, collected = answer.found
-        if made and not loader._pl.warned_of_made:
-            loader._pl.warned_of_made = True
-            warn_of_made(made)
-        if collected:
-            loader._pl.collected.update(collected)
+        if answer.found:
+            self._note_found(*answer.found)
         if promised is not None and spec.iterable and self.step > promised:
             warn(_longer(loader, promised, self.step), UserWarning)
         if loader.pin_memory or self._driver.copies is not None:
@@ -354,6 +350,13 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
             with Isolated.turn:
                 return payload, state_here(loader, self._position)  # type: ignore[return-value]
         return payload  # type: ignore[no-any-return]
+
+    def _note_found(self, made: Sequence[str], collected: Sequence[str]) -> None:
+        inner = self.loader._pl
+        if made and not inner.warned_of_made:
+            inner.warned_of_made = True
+            warn_of_made(made)
+        inner.collected.update(collected)
 
     def _raise(self, answer: Answer) -> NoReturn:
         own = getattr(answer.payload, "exc_type", type(answer.payload))

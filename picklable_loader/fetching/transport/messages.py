@@ -90,8 +90,8 @@ class Answer:
     #: of the request; no two have the same one
     ticket: int = 0
     #: paths to generators that the first batch of the worker's epoch has made, and to what people's
-    #: code has collected meanwhile
-    found: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    #: code has collected meanwhile; () if there are none
+    found: tuple[tuple[str, ...], ...] = ()
     #: memory that the batch is in, to be registered with CUDA before a device reads it
     segments: Sequence[LockedMap] = ()
 

@@ -70,14 +70,19 @@ class Collected:
         #: what was found
         self.paths: tuple[str, ...] = ()
 
+    @property
+    def looks(self) -> bool:
+        """It looks at the next batch as well."""
+        return self._batches < _BATCHES
+
     def begin(self) -> None:
         """A batch is going to be made."""
-        if 0 < self._batches < _BATCHES:
+        if self._batches and self.looks:
             self._items, self._numbers = look(self._parts)
 
     def end(self) -> tuple[str, ...]:
         """It was made: the paths to all that was found by now."""
-        if self._batches < _BATCHES:
+        if self.looks:
             if self._batches:
                 self._compare(*look(self._parts))
             self._batches += 1

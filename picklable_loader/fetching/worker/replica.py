@@ -130,7 +130,9 @@ class Replica:
         parts = parts_of(job.dataset, job.collate_fn, job.convert, job.on_error)
         if job.streamed:
             del parts["dataset"]  # its state, or a replay, has what it collects
-        self._collected = Collected(parts)
+        #: looks at the first batches; None once it has
+        self._collected: Collected | None = Collected(parts)
+        self._paths: tuple[str, ...] = ()  # what it has found
         self._proof = PositionProof(job.dataset)
         seed = config.base_seed + number
         info = torch_worker.WorkerInfo(
@@ -213,7 +215,9 @@ class Replica:
         fetcher = self._fetcher
         assert fetcher is not None, "the worker could not begin"
         whose = run, task.step, self._config.worker
-        self._collected.begin()
+        collected = self._collected
+        if collected is not None:
+            collected.begin()
         try:  # no local variable holds an error: its traceback would hold this frame, and that it
             batch, notes = self._fetched(task)
         except StreamEnded:
@@ -226,7 +230,10 @@ class Replica:
             wrapped = None if self._config.here else ExceptionWrapper(where=self._config.where)
             return Answer(*whose, Failed, wrapped or error, None, state)
         state = None if self._saver is None else self._state_if_due(began_ns)
-        found = fetcher.made, self._collected.end()
+        if collected is not None:
+            self._paths = collected.end()
+            self._collected = collected if collected.looks else None
+        found = (fetcher.made, self._paths) if fetcher.made or self._paths else ()
         return Answer(*whose, Arrived, batch, None, state, notes=notes, found=found)
 
     def _fetched(self, task: Task) -> tuple[Any, Any]:

@@ -104,8 +104,9 @@ def large_lists(data: Any, path: str = "dataset", depth: int = 3) -> Iterator[tu
     Yields:
         The path to each, and the number of its entries.
     """
-    if isinstance(data, (list, tuple, dict)):
-        near = dict.items(data) if isinstance(data, dict) else enumerate(data)
+    kind: Any = type(data)  # a proxy, as wrapt's, has another class than its type
+    if issubclass(kind, (list, tuple, dict)):
+        near = dict.items(data) if issubclass(kind, dict) else enumerate(data)
         if len(data) >= LARGE:
             yield path, len(data)
         elif depth:

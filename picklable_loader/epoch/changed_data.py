@@ -16,6 +16,7 @@ from torch.utils.data import Dataset
 
 from ..core.cursor import Cursor
 from ..errors import warn
+from ..fetching.worker.collected import Look
 from ..fetching.worker.collected import changed as changed_items
 from ..fetching.worker.collected import look
 from ..rng.reads import ATOMS
@@ -116,7 +117,7 @@ def watch_replay(spec: Spec, cursor: Cursor, replay: Callable[[], None], unpickl
     if not (spec.workers or unpickled):
         if not cursor.epoch:
             return
-        before, now = (before[0], {}), (now[0], {})  # to set a number again changes nothing
+        now = Look(now.items, {})  # to set a number again changes nothing
     if names := changed_items(before, now):
         warn(
             f"the sampler {type(spec.sampler).__qualname__} has changed loader.{names[0]} while "

@@ -224,7 +224,8 @@ def _of_this_rank(cursor: Cursor, strict: bool, spec: Spec) -> Cursor:
     if spec.iterable and midway and here[1] != there[1]:
         warn(_OTHER_WORLD.format(there=_named(there), here=_named(here)))
     order = cursor.order
-    if order is not None:
+    if order is not None and not (strict and here[1] != there[1]):
+        # Another number of ranks: only a sampler that gives all ranks the same passes it.
         order = {name: value for name, value in order.items() if name != "checksum"}
     return cursor._replace(rank=None, order=order)
 
@@ -240,10 +241,8 @@ def _of_one_rank(
     if cursor.streams and spec.is_distributed and cursor.rank is not None:
         return _OWN_DATA
     order = cursor.order or {}
-    if "checksum" not in order:
+    if "checksum" not in order or there[1] != here[1]:
         return None
-    if there[1] != here[1]:
-        return _OTHER_NUMBER
     kinds = {form[0] for form in order.get("sampler", {}).values()}
     return _OWN_DRAWS if order.get("log") or not kinds.isdisjoint(ATTRIBUTE_RNGS) else None
 
@@ -266,11 +265,6 @@ _OWN_DATA = (
 _OWN_DRAWS = (
     "The sampler has drawn from generators, which each rank may have in other states. Save a state "
     f"on each rank and load it there; {_SAME_SAMPLES}"
-)
-_OTHER_NUMBER = (
-    "It says how many indices a sampler of your own has given on one of so many ranks. Give the "
-    'sampler all indices and the loader shard="auto", and any number of ranks can go on; load the '
-    f"state on as many ranks; {_SAME_SAMPLES}"
 )
 _OTHER_RANK = (
     "It holds batches that its rank has drawn and not delivered. Save a state on each rank and "

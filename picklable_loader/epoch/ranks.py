@@ -81,13 +81,22 @@ def check_pickled(shard: Any) -> None:
         )
 
 
-def own_rank(*samplers: Any) -> tuple[int, int] | None:
-    """This rank, and the number of ranks, if a pickle of the samplers gives this rank's share."""
+def own_rank(given: Any) -> tuple[int, int] | None:
+    """This rank, and the number of ranks, if a pickled loader has this one's share."""
     rank, world = rank_and_world()
-    return (rank, world) if world > 1 and any(map(has_distributed, samplers)) else None
+    shares = world > 1 and any(map(has_distributed, (given.sampler, given.batch_sampler)))
+    return (rank, world) if shares and _share_of(given)[1] != 1 else None
 
 
-def check_rank(pickled_on: tuple[int, int] | None, sampler: Any) -> None:
+def _share_of(given: Any) -> tuple[int | None, int | None]:
+    """The share of a loader's DistributedSampler, and the number of shares, if they are known."""
+    samplers = given.sampler, given.batch_sampler, getattr(given.batch_sampler, "sampler", None)
+    found = (each for each in samplers if isinstance(getattr(each, "num_replicas", None), int))
+    sampler = next(found, None)
+    return getattr(sampler, "rank", None), getattr(sampler, "num_replicas", None)
+
+
+def check_rank(pickled_on: tuple[int, int] | None, given: Any) -> None:
     """Compare this rank with that of a pickle with a DistributedSampler, which reads one share.
 
     The program may have given the sampler this rank's share in the meantime.
@@ -96,10 +105,11 @@ def check_rank(pickled_on: tuple[int, int] | None, sampler: Any) -> None:
         StateMismatch: another rank has pickled it, or there were more ranks, or fewer.
     """
     here = rank_and_world()
-    share = getattr(sampler, "rank", None), getattr(sampler, "num_replicas", None)
+    share = _share_of(given)
     if pickled_on is None or here in (pickled_on, share):
         return
-    if here[1] > 1:
+    # With fewer shares than ranks, this rank may read the same one: a tensor parallel one does.
+    if here[1] > 1 and share[1] in (None, pickled_on[1]):
         raise StateMismatch([Difference("rank", list(here), list(pickled_on))], _ONE_SHARE)
     warn(
         f"rank {pickled_on[0]} of {pickled_on[1]} has pickled this loader, and it reads the share "

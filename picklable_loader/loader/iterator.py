@@ -268,7 +268,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
 
     def _check_rank(self) -> None:
         loader = self.loader
-        check_rank(loader._pl.pickled_on, loader.sampler)
+        check_rank(loader._pl.pickled_on, loader)
         loader._pl.pickled_on = None
 
     def close(self) -> None:

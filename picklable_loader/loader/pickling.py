@@ -162,7 +162,7 @@ class Picklable(Owner[_T]):
             **self._pl.saved(),
             **carried,
             **({"past": dict(past)} if past else {}),
-            **({"rank": rank} if (rank := own_rank(self.sampler, self.batch_sampler)) else {}),
+            **({"rank": rank} if (rank := own_rank(self)) else {}),
             "start_method": None if context is None else context.get_start_method(),
         }
         return state

@@ -335,6 +335,10 @@ class CustomOrder:
                 self._replay(saved)
             else:
                 self._load_state_dicts(saved)
+            if {"iterator", "log"} & saved.keys() and self.record.taken:
+                # In mid-epoch a state that is one index behind moves with each index as well.
+                position = getattr(self._iterator, "state_is_position", False)
+                self._moves = [bool(position)] * _PROOFS
             if self._private is not None and "universe" in saved:
                 self._private.states.update(states_from_text(saved["universe"]))
         except BaseException as error:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pickle
 import random
+import sys
 import warnings
 from collections import OrderedDict, UserDict, deque
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.util import module_from_spec, spec_from_file_location
 from io import BytesIO
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -153,6 +156,7 @@ class Caches(Data):
 
     def __init__(self) -> None:
         self.images: list[Any] = [None] * len(self)
+        self.texts: list[Any] = [""] * len(self)
         self.by_index: dict[int, Any] = {}
         self.newest = OrderedDict[int, Any]()
         self.cache = Cache()
@@ -161,7 +165,7 @@ class Caches(Data):
         self.settings = {"size": 3}
 
     def read(self, index: int) -> None:
-        self.images[index] = (index,)
+        self.images[index] = self.texts[index] = (index,)
         self.by_index[index] = self.newest[index] = self.cache[index] = index
         if self.file is None:
             self.file = BytesIO(bytes(1000))
@@ -265,6 +269,112 @@ def _found(collected: Collected, *batches: Callable[[], object]) -> list[tuple[s
         make()
         found.append(collected.end())
     return found
+
+
+def test_a_list_whose_items_change_once_is_a_cache_and_one_where_they_change_again_is_not() -> None:
+    class Fills(Data):
+        def __init__(self, size: int) -> None:
+            self.texts: list[Any] = [str(index) for index in range(size)]
+
+        def read(self, index: int) -> None:
+            self.texts[index % len(self.texts)] = (index,)
+
+    for size, found in ((4 * BATCHES, ()), (3, ("dataset.texts",))):
+        data = Fills(size)
+        batches = [partial(list, map(data.read, range(n, n + 4))) for n in range(4, 24, 4)]
+        assert _found(Collected({"dataset": data}), *batches)[-1] == found
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_last_index_of_an_ordered_pass_is_no_count(workers: int) -> None:
+    class Notes(Data):
+        last = shown = 0
+
+        def __init__(self) -> None:
+            self.last = self.shown = 0
+
+        def read(self, index: int) -> None:
+            self.last, self.shown = index, index + 7
+
+    loader = DataLoader(Notes(), batch_size=2, num_workers=workers)
+    iterator = iter(loader)
+    for _ in islice(iterator, BATCHES):
+        pass
+    assert _warnings(loader.state_dict) == []
+    iterator.close()
+
+
+def test_of_a_library_only_lists_of_datasets_and_callables_are_looked_at(tmp_path: Path) -> None:
+    """PIL counts frames, httpx requests; ultralytics' dataset has a list of images."""
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "a_library.py").write_text(LIBRARY)
+    spec: Any = spec_from_file_location("a_library", folder / "a_library.py")
+    library = sys.modules["a_library"] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(library)
+        data = Data()
+        data.file, data.mosaic = library.File(), library.Mosaic()  # type: ignore[attr-defined]
+        found = look({"dataset": data})
+    finally:
+        del sys.modules["a_library"]
+    assert found.items.keys() == {"dataset.mosaic.images"} and not found.numbers
+
+
+LIBRARY = """
+class File:
+    def __init__(self):
+        self.frame, self.offsets = 0, []
+
+class Mosaic:
+    def __init__(self):
+        self.calls, self.images = 0, []
+
+    def __call__(self, image):
+        return image
+"""
+
+
+class Slotted:
+    __slots__ = ("data",)
+
+    def __init__(self) -> None:
+        self.data = {"x": 1}
+
+    def __getattr__(self, name: str) -> Any:
+        return self.data[name]  # a KeyError for what it lacks
+
+
+class Refuses:
+    def __getattribute__(self, name: str) -> Any:
+        raise ValueError(name)
+
+
+@pytest.mark.parametrize("kind", [Slotted, Refuses])
+def test_an_object_that_raises_for_its_attributes_is_no_error(kind: type[Any]) -> None:
+    data = Mixes([])
+    data.records = [kind() for _ in range(4)]  # type: ignore[attr-defined]
+    data.later: list[int] = []  # type: ignore[misc]
+    assert look({"dataset": data}).items.keys() >= {"dataset.buffer", "dataset.later"}
+
+
+def test_a_look_at_much_data_is_short() -> None:
+    """By count, as times depend on the machine."""
+
+    class Annotation:
+        asked = 0
+
+        def __init__(self) -> None:
+            self.label = 0
+
+    data = Data()
+    data.by_image = {n: [Annotation()] for n in range(30_000)}  # type: ignore[attr-defined]
+    data.lists = [[*range(5000)] for _ in range(60)]  # type: ignore[attr-defined]
+    for n in range(5000):
+        setattr(data, f"attribute_{n}", n)
+    found = look({"dataset": data})
+    assert len(found.numbers) <= 3000 and len(found.items) <= 500
+    assert sum(len(each.ids) for each in found.items.values()) <= 5000
 
 
 def test_a_long_list_is_noticed_by_its_length() -> None:

@@ -22,7 +22,7 @@ from torch.utils.data import (
 )
 
 from picklable_loader import DataLoader
-from picklable_loader.errors import LoaderWarning, StateMismatch
+from picklable_loader.errors import LoaderWarning, OrderMismatch, StateMismatch
 from picklable_loader.integrations.dcp import LoaderState
 
 N = 48
@@ -115,7 +115,10 @@ def rest(iterator: Any) -> list[int]:
     return [i for batch in iterator for i in batch.tolist()]
 
 
-@pytest.mark.parametrize("worlds", [(4, 2), (2, 4), (1, 2), (2, 1)])
+WORLDS = [(4, 2), (2, 4), (1, 2), (2, 1)]
+
+
+@pytest.mark.parametrize("worlds", WORLDS)
 def test_a_sampler_that_shares_out_by_itself_goes_on_on_as_many_ranks_only(
     be: Be, worlds: tuple[int, int]
 ) -> None:
@@ -123,9 +126,28 @@ def test_a_sampler_that_shares_out_by_itself_goes_on_on_as_many_ranks_only(
     be(0, before)
     state = some(shared_out(0, before))[0].state_dict()
     be(0, now)
-    with pytest.raises(StateMismatch, match='shard="auto", and any number of ranks can go on'):
-        shared_out(0, now).load_state_dict(state)
-    shared_out(0, now).load_state_dict(state, strict=False)
+    loader = shared_out(0, now)
+    loader.load_state_dict(state)
+    with pytest.raises(OrderMismatch):
+        iter(loader)
+    loader = shared_out(0, now)
+    loader.load_state_dict(state, strict=False)
+    assert rest(loader) == list(range(0, N, now))[6:]
+
+
+@pytest.mark.parametrize("worlds", WORLDS)
+def test_a_sampler_that_gives_all_ranks_the_same_goes_on_on_any_number(
+    be: Be, worlds: tuple[int, int]
+) -> None:
+    """An evaluation on rank 0, for example, or a look at a checkpoint in one process."""
+    before, now = worlds
+    be(0, before)
+    iterator, _ = some(shared_out(0, 1))
+    state = iterator.state_dict()
+    be(now - 1, now)
+    loader = shared_out(0, 1)
+    loader.load_state_dict(state)
+    assert rest(loader) == rest(iterator)
 
 
 def test_the_state_of_rank_0_serves_all_ranks_of_as_many_if_nothing_is_drawn(be: Be) -> None:
@@ -232,6 +254,21 @@ def test_a_pickle_with_a_distributed_sampler_is_refused_on_another_rank(
     with pytest.warns(LoaderWarning, match="rank 0 of 2 has pickled this loader"):
         first = next(again).tolist()
     assert first + rest(again) == expected
+
+
+def test_a_pickle_of_a_tensor_parallel_rank_serves_the_others_of_its_share(be: Be) -> None:
+    be(0, 4)
+    iterator, _ = some(distributed(0, 2))  # ranks 0 and 1 have share 0 of 2
+    saved = pickle.dumps(iterator)
+    be(1, 4)
+    again = pickle.loads(saved)
+    with pytest.warns(LoaderWarning, match="rank 0 of 4 has pickled this loader"):
+        found = next(again).tolist()
+    assert found + rest(again) == rest(iterator)
+    be(0, 4)
+    saved = pickle.dumps(distributed(0, 1))  # each rank reads all
+    be(1, 4)
+    assert rest(pickle.loads(saved)) == list(range(N))
 
 
 def test_a_pickle_may_be_given_the_share_of_another_rank(be: Be) -> None:

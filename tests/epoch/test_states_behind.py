@@ -71,6 +71,31 @@ def test_a_sampler_that_counts_after_its_yield_is_replayed_whatever_the_batch_si
     assert [batch.tolist() for batch in again] == expected
 
 
+@pytest.mark.parametrize("way", ["state", "pickle"])
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_it_is_replayed_after_any_number_of_resumes(
+    batch_size: int, workers: int, way: str
+) -> None:
+    loader: Any = None
+    saved: Any = None
+    seen: list[int] = []
+    while len(seen) < N:
+        if way == "pickle" and saved:
+            iterator = pickle.loads(saved)
+        else:
+            sampler = CountsAfter()
+            options: Any = {"num_workers": workers, "prefetch_factor": 2 if workers else None}
+            loader = DataLoader(range(N), batch_size=batch_size, sampler=sampler, **options)
+            if saved:
+                loader.load_state_dict(saved)
+            iterator = iter(loader)
+        for _ in range(4):
+            seen += next(iterator, torch.tensor([], dtype=torch.long)).tolist()
+        saved = pickle.dumps(iterator) if way == "pickle" else iterator.state_dict()
+    assert seen == list(range(N))
+
+
 class Lines(IterableDataset[int]):
     """Counts its position, after the yield or before it; or its epochs only."""
 
@@ -163,6 +188,7 @@ def test_a_large_state_is_not_asked_for_after_samples() -> None:
 class Pairs(Dataset[int]):
     def __init__(self) -> None:
         self.order, self.level, self.epoch = list(range(N)), 0, 0
+        self.lengths: list[int] = []
 
     def __len__(self) -> int:
         return N
@@ -183,6 +209,15 @@ class Resamples(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         random.shuffle(self.dataset.order)
         return iter(range(N))
+
+
+class FillsLengths(Resamples):
+    """Sorts by lengths that the dataset finds when it is first asked."""
+
+    def __iter__(self) -> Iterator[int]:
+        if not self.dataset.lengths:
+            self.dataset.lengths.extend(range(N))
+        return iter(sorted(range(N), key=lambda index: -self.dataset.lengths[index]))
 
 
 class Announces(Resamples):
@@ -229,6 +264,11 @@ def test_a_resume_warns_if_drawing_again_changes_the_dataset(
     exact = way == "state" and not workers and not epoch  # it is shuffled once in either run
     assert len(found) == (not exact)
     assert exact or "the sampler Resamples has changed loader.dataset.order" in found[0]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_sampler_that_fills_a_lazy_list_is_not_warned_of(workers: int) -> None:
+    assert _resumed(FillsLengths, "state", workers, 1) == []
 
 
 @pytest.mark.parametrize("way", ["state", "pickle"])

@@ -25,13 +25,13 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 
 from ...rng.reads import ATOMS
-from ...saving.pickles.by_reference import attributes_of
+from ...saving.pickles.by_reference import slots_of
 
 #: Batches. A number that each draws anew from six values rises by the same amount with the last
 #: five of these in one of 46,656 runs. With fewer batches a warning would come at random.
 _BATCHES = 6
-#: objects that are looked into, parts of a container, items of a list that are compared
-_MOST_OBJECTS, _MOST_NEAR, _MOST_ITEMS = 500, 64, 10_000
+#: in one look: objects that are looked into, their parts, and items of lists; parts of a container
+_MOST_OBJECTS, _MOST_PARTS, _MOST_ITEMS, _MOST_NEAR = 500, 3000, 5000, 64
 _NUMBERS, _LISTS = (int, float), (list, deque)
 #: all that is of interest in these are their parts
 _CONTAINERS = (list, tuple, deque, dict, FunctionType, MethodType, partial)
@@ -48,7 +48,11 @@ class _Items(NamedTuple):
     ids: tuple[int, ...]
 
 
-Look = tuple[dict[str, _Items], dict[str, float]]
+class Look(NamedTuple):
+    """The lists and the numbers in some things at one moment, by path."""
+
+    items: dict[str, _Items]
+    numbers: dict[str, float]
 
 
 class Collected:
@@ -64,9 +68,13 @@ class Collected:
         self._parts = parts
         self._batches = 0
         #: before the batch at hand
-        self._items, self._numbers = dict[str, _Items](), dict[str, float]()
+        self._before = Look({}, {})
         #: how much each number has risen with each batch so far
         self._steps: dict[str, float] | None = None
+        #: by path of a list, positions whose items have changed
+        self._touched: dict[str, set[int]] = {}
+        #: the last index of the batch before
+        self._last: Any = None
         #: what was found
         self.paths: tuple[str, ...] = ()
 
@@ -78,47 +86,83 @@ class Collected:
     def begin(self) -> None:
         """A batch is going to be made."""
         if self._batches and self.looks:
-            self._items, self._numbers = look(self._parts)
+            self._before = look(self._parts)
 
-    def end(self) -> tuple[str, ...]:
-        """It was made: the paths to all that was found by now."""
+    def end(self, indices: Any = None) -> tuple[str, ...]:
+        """It was made of these indices: the paths to all that was found by now."""
+        before, self._last = self._last, _last_of(indices)
         if self.looks:
             if self._batches:
-                self._compare(*look(self._parts))
+                both = type(before) is int and type(self._last) is int
+                self._compare(look(self._parts), self._last - before if both else None)
             self._batches += 1
         return self.paths
 
-    def _compare(self, items: dict[str, _Items], numbers: dict[str, float]) -> None:
-        before = self._items
-        found = {p for p, now in items.items() if p in before and _grown(before[p], now)}
-        risen = {path: now - self._numbers.get(path, now) for path, now in numbers.items()}
-        steps = risen if self._steps is None else self._steps
-        self._steps = {p: by for p, by in risen.items() if by > 0 and _same(by, steps.get(p))}
+    def _compare(self, now: Look, index_step: int | None) -> None:
+        items, numbers = self._before
+        found = {p for p, each in now.items.items() if p in items and self._grown(p, each)}
+        # One that rises as the indices do is the last index, perhaps.
+        risen = {p: each - numbers.get(p, each) for p, each in now.numbers.items()}
+        risen = {p: step for p, step in risen.items() if step > 0 and step != index_step}
+        before = risen if self._steps is None else self._steps
+        self._steps = {p: step for p, step in risen.items() if _same(step, before.get(p))}
         if self._batches == _BATCHES - 1:
             found.update(self._steps)
         self.paths = tuple(sorted(found.union(self.paths)))[:3]
-        self._items, self._numbers = {}, {}
+        self._before = Look({}, {})
+
+    def _grown(self, path: str, now: _Items) -> bool:
+        """The list has another length; or an item has changed for the second time.
+
+        One that changes once fills a cache: ``self.images[index] = image``.
+        """
+        before = self._before.items[path]
+        if before.owner is not now.owner:
+            return False
+        changed = _changed_in(before, now)
+        again = changed & self._touched.get(path, set())
+        self._touched.setdefault(path, set()).update(changed)
+        return before.length != now.length or bool(again)
+
+
+def _last_of(indices: Any) -> Any:
+    return indices[-1] if type(indices) is list and indices else indices
 
 
 def look(parts: dict[str, Any]) -> Look:
     """The lists and the numbers in some things, by path."""
-    items, numbers = dict[str, _Items](), dict[str, float]()
-    with suppress(RuntimeError):  # a thread of the dataset's changes a dict meanwhile
-        for path, value in _values(parts):
-            if type(value) in _NUMBERS:
-                numbers[path] = value
-            elif type(value) in _LISTS:
-                whole = len(value) <= _MOST_ITEMS
-                items[path] = _Items(value, len(value), tuple(map(id, value)) if whole else ())
-    return items, numbers
+    found, budget = Look({}, {}), _MOST_ITEMS
+    # A thread of the dataset's may change a dict meanwhile; a `__getattr__` may raise anything.
+    with suppress(Exception):
+        for path, value, of_program in _values(parts):
+            kind = type(value)
+            if kind in _NUMBERS and of_program:
+                found.numbers[path] = value
+            elif kind in _LISTS and of_program is not None:
+                whole = len(value) <= budget
+                budget -= len(value) if whole else 0
+                ids = tuple(map(id, value)) if whole else ()
+                found.items[path] = _Items(value, len(value), ids)
+    return found
 
 
 def changed(before: Look, now: Look) -> list[str]:
     """The paths to lists with other items, and to other numbers, which were there before."""
-    items = [p for p, each in now[0].items() if p in before[0] and _grown(before[0][p], each)]
+    items = [(p, before.items[p], each) for p, each in now.items.items() if p in before.items]
+    found = [
+        path
+        for path, was, each in items
+        if was.owner is each.owner and was.length  # an empty one may be lazy
+        if was.length != each.length or _changed_in(was, each)
+    ]
     # `in` finds the same NaN, which is not equal to itself.
-    numbers = [p for p, each in now[1].items() if before[1].get(p, each) not in (each,)]
-    return sorted([*items, *numbers])
+    numbers = now.numbers.items()
+    return sorted([*found, *(p for p, n in numbers if before.numbers.get(p, n) not in (n,))])
+
+
+def _changed_in(before: _Items, now: _Items) -> set[int]:
+    """The positions of items that are other ones."""
+    return {at for at, (was, each) in enumerate(zip(before.ids, now.ids)) if was != each}
 
 
 def _same(step: float, before: float | None) -> bool:
@@ -127,42 +171,51 @@ def _same(step: float, before: float | None) -> bool:
     return math.isclose(step, before, rel_tol=1e-6)
 
 
-def _grown(before: _Items, now: _Items) -> bool:
-    """It is the same list, and not only items that were None have changed: those fill a cache."""
-    if before.owner is not now.owner:
-        return False
-    items = zip(before.ids, now.ids)
-    return before.length != now.length or any(a != b and a != id(None) for a, b in items)
+def _values(parts: dict[str, Any]) -> Iterator[tuple[str, Any, bool | None]]:
+    """The attributes of some things, and of what these hold, by path.
 
-
-def _values(parts: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The attributes of some things, and of what these hold, by path."""
-    ahead, seen = deque(parts.items()), set[int]()
+    Each with whether a class of the program's has it. Of a library's class only a dataset or a
+    callable is looked at, without its numbers: others count requests, or positions in files. None:
+    of any other class of a library.
+    """
+    ahead, seen, budget = deque(parts.items()), set[int](), _MOST_PARTS
     while ahead and len(seen) < _MOST_OBJECTS:
         path, thing = ahead.popleft()
         kind: Any = type(thing)
         if id(thing) in seen or _is_closed(kind):
             continue
         seen.add(id(thing))
-        for step, part in _inside(thing):
-            yield path + step, part
+        of_program = _of_program(kind)
+        for step, part in islice(_inside(thing), budget):
+            budget -= 1
+            yield path + step, part, of_program
             if type(part) not in ATOMS:
                 ahead.append((path + step, part))
 
 
 def _inside(thing: Any) -> Iterable[tuple[str, Any]]:
-    kind = type(thing)
+    kind: Any = type(thing)
     if kind in (list, tuple, deque):
         return _parts_in(enumerate(islice(thing, _MOST_NEAR)))
     if kind is dict:
-        return _parts_in(islice([*thing.items()], _MOST_NEAR))
+        return _parts_in(islice(thing.items(), _MOST_NEAR))
     if kind is MethodType:
         return [("", thing.__self__)]
     if kind is partial:
         return [("", thing.func), ("", thing.args), ("", thing.keywords)]
     if kind is FunctionType:
         return _in_closure(thing)
-    return ((f".{name}", each) for name, each in attributes_of(thing).items())
+    return _in_attributes(thing, kind)
+
+
+def _in_attributes(thing: Any, kind: Any) -> Iterator[tuple[str, Any]]:
+    """Its attributes; no property of its class is called."""
+    with suppress(AttributeError):  # it has slots only
+        for name, each in object.__getattribute__(thing, "__dict__").items():
+            yield f".{name}", each
+    for name, slot in slots_of(kind).items():
+        with suppress(AttributeError):  # it is not set
+            yield f".{name}", slot.__get__(thing)
 
 
 def _parts_in(items: Iterable[tuple[Any, Any]]) -> Iterable[tuple[str, Any]]:
@@ -175,6 +228,16 @@ def _in_closure(function: FunctionType) -> Iterator[tuple[str, Any]]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         with suppress(ValueError):  # it is empty
             yield f".{name}", cell.cell_contents
+
+
+@lru_cache(256)
+def _of_program(kind: type[Any]) -> bool | None:
+    """See `_values`."""
+    file = str(getattr(sys.modules.get(kind.__module__), "__file__", None))
+    if not any(folder in file for folder in ("site-packages", "dist-packages")):
+        return True
+    called = any("__call__" in vars(base) for base in kind.__mro__)
+    return False if called or issubclass(kind, Dataset) else None
 
 
 @lru_cache(256)

@@ -231,7 +231,7 @@ class Replica:
             return Answer(*whose, Failed, wrapped or error, None, state)
         state = None if self._saver is None else self._state_if_due(began_ns)
         if collected is not None:
-            self._paths = collected.end()
+            self._paths = collected.end(task.indices)
             self._collected = collected if collected.looks else None
         found = (fetcher.made, self._paths) if fetcher.made or self._paths else ()
         return Answer(*whose, Arrived, batch, None, state, notes=notes, found=found)

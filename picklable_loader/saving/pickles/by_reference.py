@@ -32,7 +32,7 @@ def attributes_of(dataset: Any) -> dict[str, Any]:
     """The dataset's attributes: a copy of its ``__dict__``, and what it has in slots."""
     kind: Any = type(dataset)
     found = dict(getattr(dataset, "__dict__", {}))
-    for name, slot in _slots_of(kind).items():
+    for name, slot in slots_of(kind).items():
         with suppress(AttributeError):  # it is not set
             found[name] = slot.__get__(dataset)
     return found
@@ -45,7 +45,7 @@ def set_attributes(dataset: Any, values: Mapping[str, Any], gone: Iterable[str] 
         AttributeError: it has no ``__dict__``, and no slot of that name.
     """
     kind: Any = type(dataset)
-    slots = _slots_of(kind)
+    slots = slots_of(kind)
     for name in gone:
         if name in slots:
             slots[name].__delete__(dataset)
@@ -59,7 +59,7 @@ def set_attributes(dataset: Any, values: Mapping[str, Any], gone: Iterable[str] 
 
 
 @lru_cache(256)
-def _slots_of(kind: type[Any]) -> dict[str, Any]:
+def slots_of(kind: type[Any]) -> dict[str, Any]:
     """The slots of a class, by which people's properties and ``__getattr__`` are not called."""
     bases = [base for base in reversed(kind.__mro__) if "__slots__" in vars(base)]
     members = [each for base in bases for each in vars(base).items()]
@@ -195,7 +195,7 @@ def _plain_parts(owner: Any) -> Iterable[tuple[Any, Any]] | None:
     if (
         any(_own(kind, name) for name in _REDUCING)
         or isinstance(owner, list | dict)
-        or _slots_of(kind)
+        or slots_of(kind)
     ):
         return None
     return attributes_of(owner).items()

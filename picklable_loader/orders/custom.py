@@ -330,15 +330,14 @@ class CustomOrder:
         try:
             if "iterator" in saved:
                 self._iterator = saved["iterator"]
+                # In mid-epoch a state that is one index behind moves with each index as well.
+                if self.record.taken and not getattr(self._iterator, "state_is_position", False):
+                    self._moves = [False] * _PROOFS
                 self.record.before = {**self._turns.frozen(), **self.record.before}
             elif "log" in saved:
                 self._replay(saved)
             else:
                 self._load_state_dicts(saved)
-            if {"iterator", "log"} & saved.keys() and self.record.taken:
-                # In mid-epoch a state that is one index behind moves with each index as well.
-                position = getattr(self._iterator, "state_is_position", False)
-                self._moves = [bool(position)] * _PROOFS
             if self._private is not None and "universe" in saved:
                 self._private.states.update(states_from_text(saved["universe"]))
         except BaseException as error:
@@ -375,12 +374,14 @@ class CustomOrder:
         record.before = self._turns.frozen()
         world = self._private or GeneratorStates({})
         replay = Replay(self._sampler, record, world, world)
+        self._iterator = replay.iterator
+        self._moves = replay.moved(self._own_state, min(_PROOFS, record.taken))
         replay.complete()
         if now is not None:  # others have begun, or gone on from their states, before this one
             moved = changed(now, self._turns.frozen())
             thaw(self._sampler, moved)
             record.move(moved)
-        self._iterator, record.checksum = replay.iterator, replay.checksum
+        record.checksum = replay.checksum
         self._drew |= world.states != self._start
         self._moved_to = self._own_state()
         if "sampler_state" in saved:

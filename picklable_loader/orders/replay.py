@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +15,7 @@ from ..errors import SYMPTOMS, DamagedStateError, OrderMismatch, StateError, war
 from ..rng.generators import RNGS, GeneratorStates, Isolated, states_from_text, states_to_text
 from ..saving.states.checksum import BEGINNING, checksum
 from ..saving.states.notes import notes_as_plain
-from ..saving.states.plain import encode_state
+from ..saving.states.plain import alike, encode_state
 from .attributes import Frozen, thaw
 from .given import Event, event_of, give
 
@@ -271,6 +271,16 @@ class Replay:
             items += some
             self._taken += len(some)
         return items
+
+    def moved(self, state_of: Callable[[], Any], count: int) -> list[bool]:
+        """Whether each of the next ``count`` indices changes a state, and a call alone does not."""
+        found = []
+        for _ in range(count):
+            before = state_of()
+            steady = alike(before, state_of())
+            self.take(1)
+            found.append(steady and not alike(before, state_of()))
+        return found
 
     def complete(self) -> None:
         """Do all that was recorded and is not done yet; OrderMismatch: see `take`."""

@@ -96,6 +96,26 @@ def test_it_is_replayed_after_any_number_of_resumes(
     assert seen == list(range(N))
 
 
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_a_state_that_follows_is_used_after_a_resume_from_a_replay(steps: int) -> None:
+    """The first save comes too early to know that, and is replayed."""
+    loader = DataLoader(range(N), batch_size=None, sampler=CountsBefore())
+    iterator = iter(loader)
+    next(iterator)
+    early = iterator.state_dict()
+    assert "checksum" in early["order"]
+    loader = DataLoader(range(N), batch_size=None, sampler=CountsBefore())
+    loader.load_state_dict(early)
+    iterator = iter(loader)
+    for _ in range(steps):
+        next(iterator)
+    late = iterator.state_dict()
+    assert "sampler_state" in late["order"] and "checksum" not in late["order"]
+    loader = DataLoader(range(N), batch_size=None, sampler=CountsBefore())
+    loader.load_state_dict(late)
+    assert list(loader) == list(range(1 + steps, N))
+
+
 class Lines(IterableDataset[int]):
     """Counts its position, after the yield or before it; or its epochs only."""
 

@@ -134,31 +134,32 @@ def warn_of_lost(spec: Spec, positions: Iterable[StreamPosition]) -> None:
 
 def _warn_of_lost_generators(dataset: Any, positions: Iterable[StreamPosition]) -> None:
     """Warn of generators that a stream draws from, and its state lacks."""
-    for state in (position.state for position in positions):
-        if type(state) is bytes and b"unsaved" in state:
-            if found := pickle.loads(state).get("unsaved"):
-                warn(
-                    f"the state_dict of {type(dataset).__qualname__}, or of its iterator, lacks "
-                    f"random generators that they own and draw from: {', '.join(found)}. After a "
-                    "resume these may draw other numbers. Save their states in state_dict as well, "
-                    "or draw from picklable_loader.current_seed(). If a resume makes them anew, or "
-                    "reads again from the start, ignore this"
-                )
-                return
+    if found := _entry_of(positions, "unsaved"):
+        warn(
+            f"the state_dict of {type(dataset).__qualname__}, or of its iterator, lacks random "
+            f"generators that they own and draw from: {', '.join(found)}. After a resume these may "
+            "draw other numbers. Save their states in state_dict as well, or draw from "
+            "picklable_loader.current_seed(). If a resume makes them anew, or reads again from the "
+            "start, ignore this"
+        )
 
 
 def _warn_of_unmoved(dataset: Any, positions: Iterable[StreamPosition]) -> None:
     """Warn of a state that cannot be the position of its stream."""
-    for state in (position.state for position in positions):
-        if type(state) is bytes and b"unmoved_by" in state:
-            if number := pickle.loads(state).get("unmoved_by"):
-                warn(
-                    f"the state_dict of {type(dataset).__qualname__}, or of its iterator, was the "
-                    f"same before and after sample {number} of the stream. A resume from it gives "
-                    "samples again, unless each sample is random. Count before the yield, and "
-                    "save the count; or take state_dict away, and the loader replays the stream"
-                )
-                return
+    if number := _entry_of(positions, "unmoved_by"):
+        warn(
+            f"the state_dict of {type(dataset).__qualname__}, or of its iterator, was the same "
+            f"before and after sample {number} of the stream. A resume from it gives samples "
+            "again, unless each sample is random. Count before the yield, and save the count; or "
+            "take state_dict away, and the loader replays the stream"
+        )
+
+
+def _entry_of(positions: Iterable[StreamPosition], name: str) -> Any:
+    """That entry of the first stream's state that has it; None: none has."""
+    states = (each.state for each in positions if type(each.state) is bytes)
+    found = (pickle.loads(state).get(name) for state in states if name.encode() in state)
+    return next(filter(None, found), None)
 
 
 def warn_of_left(dataset: Any) -> None:

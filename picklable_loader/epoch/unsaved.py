@@ -114,9 +114,10 @@ def warn_of_collected(spec: Spec, paths: Iterable[str], live: bool, foreign: boo
         paths: see `Collected`.
         live, foreign: see `warn_of_unsaved`.
     """
-    travels = live and not spec.workers and not foreign
-    out = "dataset" if travels and not spec.options.pickle_dataset else ""
-    lost = sorted(path for path in paths if not travels or (out and path.startswith(out)))
+    lost = sorted(paths)
+    if live and not spec.workers and not foreign:  # the pickle has it all as it is
+        held = spec.options.pickle_dataset
+        lost = [path for path in lost if path.startswith("dataset") and not held]
     if lost:
         warn(
             f"loader.{', loader.'.join(lost[:3])} changes while samples are read, and no save "

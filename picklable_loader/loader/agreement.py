@@ -107,7 +107,7 @@ def _facts(spec: Spec, history: History, cursor: Cursor | None) -> dict[str, Any
 
 
 def _subsets(dataset: Any) -> dict[str, str]:
-    """What the Subsets in a dataset have: ``random_split`` draws from each rank's generator."""
+    """Checksums of the Subsets in a dataset: ``random_split`` draws from a rank's generator."""
     found, ahead = dict[str, str](), deque([("dataset", dataset)])
     while ahead and len(found) < _MOST_SUBSETS:
         path, each = ahead.popleft()

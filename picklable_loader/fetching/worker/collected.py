@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 
 from ...rng.reads import ATOMS
-from ...saving.pickles.by_reference import slots_of
+from ...saving.pickles.by_reference import each_attribute
 
 #: Batches. A number that each draws anew from six values rises by the same amount with the last
 #: five of these in one of 46,656 runs. With fewer batches a warning would come at random.
@@ -205,17 +205,7 @@ def _inside(thing: Any) -> Iterable[tuple[str, Any]]:
         return [("", thing.func), ("", thing.args), ("", thing.keywords)]
     if kind is FunctionType:
         return _in_closure(thing)
-    return _in_attributes(thing, kind)
-
-
-def _in_attributes(thing: Any, kind: Any) -> Iterator[tuple[str, Any]]:
-    """Its attributes; no property of its class is called."""
-    with suppress(AttributeError):  # it has slots only
-        for name, each in object.__getattribute__(thing, "__dict__").items():
-            yield f".{name}", each
-    for name, slot in slots_of(kind).items():
-        with suppress(AttributeError):  # it is not set
-            yield f".{name}", slot.__get__(thing)
+    return ((f".{name}", each) for name, each in each_attribute(thing))
 
 
 def _parts_in(items: Iterable[tuple[Any, Any]]) -> Iterable[tuple[str, Any]]:

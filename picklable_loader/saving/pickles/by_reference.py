@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from importlib import import_module
@@ -30,12 +30,27 @@ Path = tuple[Any, ...]
 
 def attributes_of(dataset: Any) -> dict[str, Any]:
     """The dataset's attributes: a copy of its ``__dict__``, and what it has in slots."""
-    kind: Any = type(dataset)
-    found = dict(getattr(dataset, "__dict__", {}))
-    for name, slot in slots_of(kind).items():
+    return {**_dict_of(dataset), **dict(_in_slots(dataset))}
+
+
+def each_attribute(thing: Any) -> Iterator[tuple[str, Any]]:
+    """The same, one after the other: a large ``__dict__`` is not copied."""
+    yield from _dict_of(thing).items()
+    yield from _in_slots(thing)
+
+
+def _dict_of(thing: Any) -> dict[str, Any]:
+    """Its ``__dict__``, if it has one; no ``__getattr__`` of its class is called."""
+    with suppress(AttributeError):
+        return object.__getattribute__(thing, "__dict__")  # type: ignore[no-any-return]
+    return {}
+
+
+def _in_slots(thing: Any) -> Iterator[tuple[str, Any]]:
+    kind: Any = type(thing)
+    for name, slot in _slots_of(kind).items():
         with suppress(AttributeError):  # it is not set
-            found[name] = slot.__get__(dataset)
-    return found
+            yield name, slot.__get__(thing)
 
 
 def set_attributes(dataset: Any, values: Mapping[str, Any], gone: Iterable[str] = ()) -> None:
@@ -45,7 +60,7 @@ def set_attributes(dataset: Any, values: Mapping[str, Any], gone: Iterable[str] 
         AttributeError: it has no ``__dict__``, and no slot of that name.
     """
     kind: Any = type(dataset)
-    slots = slots_of(kind)
+    slots = _slots_of(kind)
     for name in gone:
         if name in slots:
             slots[name].__delete__(dataset)
@@ -59,7 +74,7 @@ def set_attributes(dataset: Any, values: Mapping[str, Any], gone: Iterable[str] 
 
 
 @lru_cache(256)
-def slots_of(kind: type[Any]) -> dict[str, Any]:
+def _slots_of(kind: type[Any]) -> dict[str, Any]:
     """The slots of a class, by which people's properties and ``__getattr__`` are not called."""
     bases = [base for base in reversed(kind.__mro__) if "__slots__" in vars(base)]
     members = [each for base in bases for each in vars(base).items()]
@@ -195,7 +210,7 @@ def _plain_parts(owner: Any) -> Iterable[tuple[Any, Any]] | None:
     if (
         any(_own(kind, name) for name in _REDUCING)
         or isinstance(owner, list | dict)
-        or slots_of(kind)
+        or _slots_of(kind)
     ):
         return None
     return attributes_of(owner).items()

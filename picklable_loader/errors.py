@@ -158,7 +158,7 @@ class NewerStateError(StateError):
     def __str__(self) -> str:
         return (
             f"the state has format version {self.found}, this picklable_loader reads up to "
-            f"{self.supported}: upgrade it with `pip install -U picklable-loader`."
+            f"{self.supported}: upgrade picklable_loader."
         )
 
 

@@ -6,6 +6,7 @@ Blocks that open with ```python no-run are not run.
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import shutil
@@ -15,6 +16,9 @@ from pathlib import Path
 
 import pytest
 from test_layers import rank
+
+from picklable_loader import DataLoader, errors
+from picklable_loader.epoch.options import OPTIONS
 
 ROOT = Path(__file__).parent.parent
 HOUSE = ROOT / "picklable_loader"
@@ -140,6 +144,40 @@ def test_the_tree_has_every_file_and_the_folders_in_their_order() -> None:
     names = [path.removesuffix(".py").replace("/", ".") for path in files]
     ranks = [rank(name) for name in names if name not in ("__init__", "__main__")]
     assert ranks == sorted(ranks)
+
+
+def rows(page: str) -> dict[str, list[str]]:
+    """The cells of a page's tables, by the name in the first one."""
+    lines = (ROOT / "docs" / page).read_text().splitlines()
+    cells = [[cell.strip() for cell in line.split(" | ")] for line in lines if line[:3] == "| `"]
+    return {first.split("`")[1]: rest for first, *rest in cells}
+
+
+def test_the_page_of_arguments_has_each_with_its_default() -> None:
+    ours = inspect.signature(DataLoader).parameters.items()
+    found = {name: cells[0] for name, cells in rows("arguments.md").items()}
+    assert found == {
+        name: f"`{parameter.default!r}`".replace("'", '"')
+        for name, parameter in ours
+        if name in OPTIONS
+    }
+
+
+def test_the_page_of_errors_has_each_error_and_warning() -> None:
+    classes = [each for each in vars(errors).values() if isinstance(each, type)]
+    ours = {each.__name__ for each in classes if issubclass(each, (Exception, Warning))}
+    assert rows("errors.md").keys() == ours
+
+
+def prose(page: Path) -> list[str]:
+    """The lines of a page outside of code and tables."""
+    parts = page.read_text().split("```")[::2]
+    return [line for part in parts for line in part.splitlines() if not line.startswith("|")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_lines_of_prose_fit_a_screen(page: Path) -> None:
+    assert [line for line in prose(page) if len(line) > 170] == []
 
 
 def test_readme_and_tutorial_show_python() -> None:

@@ -237,7 +237,7 @@ def test_a_damaged_state_shows_no_more_than_80_characters_of_what_it_found() -> 
 def test_a_newer_state_names_both_versions_and_how_to_upgrade() -> None:
     text = str(NewerStateError(5, 1))
     assert "version 5" in text and "up to 1" in text
-    assert "pip install -U picklable-loader" in text
+    assert "upgrade picklable_loader" in text
 
 
 def test_a_foreign_state_names_its_origin_and_the_advice() -> None:

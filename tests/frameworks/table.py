@@ -1,4 +1,4 @@
-"""The tables of ``docs/frameworks/README.md``: a test compares what it finds with its cell."""
+"""The tables of ``docs/frameworks/tables.md``: a test compares what it finds with its cell."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from .harness import Server, worst
 
-_PAGE = Path(__file__).parents[2] / "docs" / "frameworks" / "README.md"
+_PAGE = Path(__file__).parents[2] / "docs" / "frameworks" / "tables.md"
 
 Options = dict[str, Any]
 

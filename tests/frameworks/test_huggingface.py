@@ -1,4 +1,4 @@
-"""transformers.Trainer: who is exact in which case; ``docs/frameworks/README.md`` has the table."""
+"""transformers.Trainer: who is exact in which case; ``docs/frameworks/tables.md`` has the table."""
 
 from __future__ import annotations
 

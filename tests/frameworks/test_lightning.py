@@ -1,4 +1,4 @@
-"""Lightning: who is exact in which case; ``docs/frameworks/README.md`` has the table."""
+"""Lightning: who is exact in which case; ``docs/frameworks/tables.md`` has the table."""
 
 from __future__ import annotations
 

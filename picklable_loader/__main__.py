@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 #: what a shell says of a program that has written to nobody
-_NOBODY_READS = 128 + getattr(signal, "SIGPIPE", 13)
+_NOBODY_READS = 128 + signal.SIGPIPE
 
 
 def _command(name: str) -> Command:

@@ -18,7 +18,7 @@ PURE = {
 }  # fmt: skip
 
 #: what a function may import, as the package works without it
-OPTIONAL = {"matplotlib", "rich", "tqdm"}
+OPTIONAL = {"matplotlib", "tqdm"}
 
 #: each folder sees itself and those before it
 ORDER = [

@@ -151,7 +151,3 @@ class StreamPositions:
         if stream in self._over:
             position = position.over(self._over[stream])
         return position.replayable()
-
-    def validate(self) -> None:
-        """Raise AssertionError unless no position is behind its state and its tasks."""
-        assert all(each.state_at + len(each.since) <= each.given for each in self._positions)

@@ -422,12 +422,6 @@ class Schedule:
         limit, drawn = self.plan.limit, len(self._window.entries)
         return limit is None or self.delivered + drawn < limit
 
-    def validate(self) -> None:
-        """Raise AssertionError unless every invariant in the fields' comments holds."""
-        self._window.validate()
-        self._streams.validate()
-        assert not (self._sends_at_once and self._window.held)
-
 
 #: outside of the class: with bound methods a schedule, and all that its plan refers to, would live
 #: until the garbage collector runs

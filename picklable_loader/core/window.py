@@ -199,21 +199,3 @@ class Window:
                 entry.phase = TRANSITIONS[entry.phase, Died]
             self.under_way -= 1
             self.held += entry.phase is Phase.HELD
-
-    # --- the invariants once more, as a check ----------------------------------------------------
-
-    def validate(self) -> None:
-        """Raise AssertionError unless every invariant in the fields' comments holds."""
-        entries = self.entries
-        assert list(entries) == sorted(entries)
-        assert all(entry.task.step == step for step, entry in entries.items())
-        assert not entries.keys() & self._forgotten.keys()
-        assert all(entry.phase is Phase.FORGOTTEN for entry in self._forgotten.values())
-        phases = [entry.phase for entry in entries.values()]
-        assert Phase.GONE not in phases and Phase.FORGOTTEN not in phases
-        here = {step for step, entry in entries.items() if entry.phase is Phase.HERE}
-        assert here == {step for step, entry in entries.items() if entry.answer is not None}
-        assert here == set(self.ready) and len(here) == len(self.ready)
-        assert self.held == phases.count(Phase.HELD)
-        assert self.under_way == phases.count(Phase.SENT) + len(self._forgotten)
-        assert self.bytes == sum(entry.answer.bytes for entry in entries.values() if entry.answer)

@@ -182,5 +182,4 @@ def _let_go() -> None:
 
 
 # In a forked process no thread is left that could give its turn back.
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go)
+os.register_at_fork(after_in_child=_let_go)

@@ -22,6 +22,7 @@ from torch.utils.data import Dataset, Sampler
 
 from ..errors import SYMPTOMS, CannotSaveError
 from ..rng.generators import GLOBAL
+from ..saving.pickles.by_reference import each_attribute
 from ..saving.states.arrays import NotPlain
 from ..saving.states.plain import SCALARS, Later, alike, decode, encode
 from .attribute_rngs import ATTRIBUTE_RNGS, spawned
@@ -294,15 +295,8 @@ def _parts(owner: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(owner, dict):
         yield from ((name, dict.__getitem__(owner, key)) for name, key in _names(owner).items())
     else:
-        for name, value in getattr(owner, "__dict__", {}).items():
+        for name, value in each_attribute(owner):
             yield name.replace(".", "\t"), value  # as in a dict
-        for kind in type(owner).__mro__:
-            slots = vars(kind).get("__slots__", ())
-            for name in (slots,) if isinstance(slots, str) else slots:
-                if name.startswith("__") and not name.endswith("__"):
-                    name = f"_{kind.__name__.lstrip('_')}{name}"
-                if name not in ("__dict__", "__weakref__") and hasattr(owner, name):
-                    yield name, getattr(owner, name)
 
 
 def _names(owner: dict[Any, Any]) -> dict[str, Any]:

@@ -16,7 +16,6 @@ import ctypes
 import os
 import random
 import struct
-import sys
 import threading
 from array import array
 from base64 import b64decode, b64encode
@@ -250,8 +249,7 @@ def _new_turn() -> None:
 
 
 # In a forked process no thread is left that could give its turn back.
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_new_turn)
+os.register_at_fork(after_in_child=_new_turn)
 
 
 class GeneratorStates:
@@ -393,8 +391,6 @@ def _memory(state: np.random.RandomState) -> memoryview:
 
 
 def _find_gauss() -> memoryview | None:
-    if sys.implementation.name != "cpython":
-        return None
     trial = np.random.RandomState(0)
     trial.standard_normal()
     gauss = trial.get_state(legacy=False)["gauss"]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import _random
 import ctypes
 import random
-import sys
 from array import array
 from functools import partial
 
@@ -34,8 +33,6 @@ def _write_slowly(words: bytes) -> None:
 
 def _memory() -> memoryview | None:
     """The struct; None where it is not where CPython has it."""
-    if sys.implementation.name != "cpython":
-        return None
     if _random.Random.__basicsize__ < object.__basicsize__ + _BYTES:
         return None
     struct = (ctypes.c_char * _BYTES).from_address(id(_generator) + object.__basicsize__)

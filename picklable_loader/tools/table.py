@@ -1,10 +1,8 @@
-"""Numbers as options; and the output: tables, in colours if rich is there, and JSON."""
+"""Numbers as options; and the output: tables, and JSON."""
 
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
 import json
 import math
 import sys
@@ -25,8 +23,6 @@ def show(tables: Iterable[Table], data: Any, as_json: bool) -> None:
     """Print tables, or what they show as JSON."""
     if as_json:
         print(json.dumps(data, indent=2, allow_nan=True, default=str))
-    elif sys.stdout.isatty() and importlib.util.find_spec("rich") is not None:
-        _show_rich(tables)
     else:
         print("\n\n".join(map(_as_text, tables)))
 
@@ -62,21 +58,3 @@ def _as_text(table: Table) -> str:
 def _printable(cell: Any) -> str:
     """A file's texts may hold what would steer a terminal."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(cell))
-
-
-def _show_rich(tables: Iterable[Table]) -> None:
-    rich_table = importlib.import_module("rich.table")
-    console = importlib.import_module("rich.console").Console()
-    for table in tables:
-        shown = rich_table.Table(
-            title=_text(table.title, "bold"), title_justify="left", show_header=False, box=None
-        )
-        for row in table.rows:
-            styles = ["cyan", "", "dim", "dim"]
-            shown.add_row(*map(_text, row, styles))
-        console.print(shown)
-        console.print()
-
-
-def _text(cell: Any, style: str) -> Any:
-    return importlib.import_module("rich.text").Text(_printable(cell), style=style)

@@ -12,6 +12,7 @@ from zlib import crc32
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from zoo.invariants import check_schedule
 from zoo.orders import rest, sequence
 
 from picklable_loader.core.budget import Policy
@@ -143,7 +144,7 @@ class Pass_:
                     pass
                 case _:
                     raise AssertionError(instruction)
-        self.schedule.validate()
+        check_schedule(self.schedule)
         return delivered
 
     def chance(self) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from zoo.invariants import check_schedule
 
 from picklable_loader.core.cursor import Cursor
 from picklable_loader.core.events import (
@@ -123,7 +124,7 @@ class World:
                     self.over = True
                 case _:
                     raise AssertionError(f"no worker and no consumer here knows {instruction}")
-        self.schedule.validate()
+        check_schedule(self.schedule)
         assert len(self.schedule.window()) <= self.schedule.budget
 
     def answer(self, worker: int, kind: Any = Arrived, state: Any = None) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from zoo.invariants import check_schedule
 from zoo.orders import Walked, sequence
 
 from picklable_loader.core.cursor import Cursor
@@ -197,7 +198,7 @@ def test_an_interruption_loses_no_step_and_repeats_none(
     delivered_by(schedule, schedule.handle(Started()), delivered)
     retracted = schedule.handle(Interrupted(delivered - lost))
     assert retracted == ([Retract(delivered - 1)] if lost else [])
-    schedule.validate()
+    check_schedule(schedule)
     assert schedule.delivered == delivered - lost and not schedule.under_way
     left = range(delivered - lost, 6)
     assert delivered_by(schedule, schedule.handle(Started()), len(left)) == list(left)
@@ -231,7 +232,7 @@ def test_an_interruption_that_is_interrupted_is_done_once_more(lost: bool) -> No
             schedule.handle(Interrupted(2 - lost))
         finally:
             sys.settrace(before)
-        schedule.validate()
+        check_schedule(schedule)
         left = list(range(2 - lost, 7))
         assert schedule.delivered == 2 - lost, f"line {at}"
         assert delivered_by(schedule, schedule.handle(Started()), len(left)) == left, f"line {at}"
@@ -295,7 +296,7 @@ def test_a_second_answer_for_a_task_that_waits_is_a_bug(kind: Any) -> None:
     schedule.handle(kind(1))
     with pytest.raises(InvalidTransition, match="here"):
         schedule.handle(kind(1))
-    schedule.validate()
+    check_schedule(schedule)
 
 
 def test_every_phase_but_the_last_has_a_way_on() -> None:
@@ -603,7 +604,7 @@ class World:
                     assert step not in self.delivered
                 case _:
                     raise AssertionError(f"no worker and no consumer here knows {instruction}")
-        self.schedule.validate()
+        check_schedule(self.schedule)
         assert len(self.schedule.window()) <= max(self.schedule.budget, self.largest_window)
         self.largest_window = min(self.largest_window, len(self.schedule.window()))
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from zoo.invariants import check_schedule
 
 from picklable_loader.core.cursor import Cursor
 from picklable_loader.core.events import (
@@ -104,7 +105,7 @@ class World:
                     raise AssertionError(f"no worker and no consumer here knows {instruction}")
             if isinstance(instruction, Send) and instruction.position is None:
                 assert not self.waits_to_move(instruction.task, 1), "its worker would never be done"
-        self.schedule.validate()
+        check_schedule(self.schedule)
         assert len(self.schedule.window()) <= self.schedule.budget
         held = () if self.over else self.schedule._window.held_back()
         assert all(self.waits_to_move(each.task, 0) for each in held), "its worker waits for it"
@@ -365,15 +366,15 @@ def test_a_stream_whose_state_cannot_be_saved_is_read_again_from_its_start() -> 
 
 def test_a_schedule_checks_its_window_and_the_positions_of_its_streams() -> None:
     schedule = left_after_one_batch()
-    schedule.validate()
+    check_schedule(schedule)
     schedule._window.under_way += 1
     with pytest.raises(AssertionError):
-        schedule.validate()
+        check_schedule(schedule)
     ahead = StreamPosition(given=1, state="one", state_at=1, since=[Task(3, None, 0, 0)])
     positions = [ahead]
     schedule = Schedule(StreamPlan(positions, None), Policy(workers=1, budget=1), 0, positions)
     with pytest.raises(AssertionError):
-        schedule.validate()
+        check_schedule(schedule)
 
 
 def test_out_of_turn_an_answer_makes_room_for_another_task_of_its_worker() -> None:
@@ -764,4 +765,4 @@ def test_what_is_passed_over_is_no_batch_that_its_stream_is_asked_for_again() ->
     schedule.handle(Arrived(3))
     schedule.handle(Wanted())
     assert [position.given for position in schedule.positions()] == [2, 2]
-    schedule.validate()
+    check_schedule(schedule)

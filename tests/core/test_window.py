@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from zoo.invariants import check_window
 
 from picklable_loader.core.events import Arrived, Skipped
 from picklable_loader.core.phases import Phase
@@ -23,7 +24,7 @@ def window() -> Window:
         window.add(task(step), held=step == 3)
     window.skip(Skipped(1))
     window.answer(Arrived(1, bytes=5))
-    window.validate()
+    check_window(window)
     return window
 
 
@@ -99,4 +100,4 @@ def test_a_window_notices_each_of_its_invariants_that_is_broken(
     broken = window()
     break_it(broken)
     with pytest.raises(AssertionError):
-        broken.validate()
+        check_window(broken)

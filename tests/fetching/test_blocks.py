@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from zoo.invariants import check_blocks
 
 from picklable_loader.fetching.transport.allocator import PAGE, Blocks
 
@@ -73,7 +74,7 @@ def test_blocks_never_overlap_and_none_is_lost(steps: list[tuple[str, int]]) -> 
         elif step == "rest":
             blocks.reset_peak()
             assert blocks.peak == blocks.in_use
-        blocks.validate()
+        check_blocks(blocks)
         spans = sorted(taken)
         assert all(one[0] + one[1] <= other[0] for one, other in zip(spans, spans[1:]))
     for start, _ in taken:

@@ -549,7 +549,7 @@ def test_the_machine_is_described(say: Say) -> None:
     assert (
         told["torch"]["value"] == torch.__version__.split("+")[0] or "+" in told["torch"]["value"]
     )
-    names = {"Python", "numpy", "cloudpickle", "dill", "rich", "cores", "start methods"}
+    names = {"Python", "numpy", "cloudpickle", "dill", "cores", "start methods"}
     assert names | {"transport", "descriptors", "/dev/shm", "memory"} <= told.keys()
     assert "This machine" in say("doctor")[1]
 
@@ -582,19 +582,3 @@ def test_a_containers_limit_is_read(
     for name, content in zip(names, (text, "7"), strict=True):
         (folder / f"memory.{name}").write_text(content)
     assert memory_limit(tmp_path, tmp_path / "no groups") == limit
-
-
-# --- on a terminal -------------------------------------------------------------------------------
-
-
-def test_on_a_terminal_rich_is_used_if_it_is_there(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("rich")
-    save(after(2).state_dict(), file)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "200")
-    assert main(["inspect", str(file)]) == 0
-    said = capsys.readouterr().out
-    assert "\x1b[" in said and "2 of 7 batches" in said

@@ -19,7 +19,7 @@ _FIGURES = (
 _MIB = 2**20
 
 #: signals that mostly come from outside of the program
-_SENT = tuple(-getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP"))
+_SENT = -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP
 
 #: Python's, if the fork server is gone
 _NOT_KNOWN = 255

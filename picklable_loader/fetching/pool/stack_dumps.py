@@ -36,8 +36,6 @@ class Stacks:
 
     def ask(self, worker: int, pid: int) -> None:
         """Have a worker dump its stacks; it is about to be killed."""
-        if STACK_SIGNAL is None:
-            return
         try:
             os.kill(pid, STACK_SIGNAL)
         except ProcessLookupError:

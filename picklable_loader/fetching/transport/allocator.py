@@ -98,23 +98,6 @@ class Blocks:
             over -= end - start
         return found
 
-    def validate(self) -> None:
-        """Raise AssertionError unless used and free blocks fill the segments exactly."""
-        assert self._free == sorted(self._lengths)
-        assert self.in_use == sum(self._used.values()) <= self.peak
-        blocks = sorted([*self._used.items(), *self._lengths.items()])
-        for segment, end in self._segments.items():
-            address = segment
-            for start, length in blocks:
-                if segment <= start < end:
-                    assert start == address and length > 0
-                    address += length
-            assert address == end
-            assert segment <= self._warm_ends[segment] <= end
-        for start, length in self._used.items():
-            segment, _ = self.segment_of(start)
-            assert start + length <= self._warm_ends[segment]
-
     def _put(self, start: int, length: int) -> None:
         """Add a free block; it becomes one with those that it touches."""
         segment, whole = self.segment_of(start)

@@ -135,8 +135,7 @@ def _in_child() -> None:
         end.close()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_forking.clear, after_in_child=_in_child)
-    # These run first before a fork, and last after it. They are functions of C: a signal handler
-    # that raised in one of Python's would leave the guard locked for all other threads.
-    os.register_at_fork(before=guard.acquire, after_in_parent=guard.release)
+os.register_at_fork(before=_before, after_in_parent=_forking.clear, after_in_child=_in_child)
+# These run first before a fork, and last after it. They are functions of C: a signal handler
+# that raised in one of Python's would leave the guard locked for all other threads.
+os.register_at_fork(before=guard.acquire, after_in_parent=guard.release)

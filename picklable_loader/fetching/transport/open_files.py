@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import errno
-
-try:
-    import resource
-except ImportError:  # no POSIX
-    resource = None  # type: ignore[assignment]
+import resource
 
 
 def lacks_descriptors(error: OSError) -> bool:
@@ -16,7 +12,7 @@ def lacks_descriptors(error: OSError) -> bool:
 
 def explained(error: OSError, what: str) -> OSError:
     """The error to raise instead of the system's when descriptors have run out."""
-    limit = "so many" if resource is None else resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return OSError(
         error.errno,
         f"{what}: this process may have {limit} files open (ulimit -n), and has. Each worker takes "

@@ -154,12 +154,11 @@ class PipeLines:
 
     def hang_up(self) -> None:
         for connection in self._connections.values():
-            if os.name == "posix":
-                with socket.socket(fileno=os.dup(connection.fileno())) as line:
-                    try:
-                        line.shutdown(socket.SHUT_RDWR)
-                    except OSError:
-                        pass  # the worker has closed its end
+            with socket.socket(fileno=os.dup(connection.fileno())) as line:
+                try:
+                    line.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass  # the worker has closed its end
             with guard:
                 connection.close()
         self._connections.clear()

@@ -6,6 +6,7 @@ It dies with the loader, ignores Ctrl-C, and dumps its stacks on a signal.
 from __future__ import annotations
 
 import faulthandler
+import fcntl
 import os
 import select
 import signal
@@ -26,13 +27,8 @@ from .hooks import end
 from .loop import serve
 from .replica import WorkerConfig
 
-try:
-    import fcntl
-except ImportError:  # no POSIX
-    fcntl = None  # type: ignore[assignment]
-
 #: asks a worker where it is; one that programs seldom use
-STACK_SIGNAL = getattr(signal, "SIGRTMAX", getattr(signal, "SIGUSR2", None))
+STACK_SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGUSR2)
 
 
 def work(line: WorkersEnd, job: Job | Payload, config: WorkerConfig, life: Any, stack: Any) -> None:
@@ -42,7 +38,7 @@ def work(line: WorkersEnd, job: Job | Payload, config: WorkerConfig, life: Any, 
     """
     die_with(life)
     leave_ctrl_c_to_the_loader()
-    if stack is not None and STACK_SIGNAL is not None and hasattr(faulthandler, "register"):
+    if stack is not None:
         faulthandler.register(STACK_SIGNAL, file=stack.fileno(), all_threads=True)
     torch.multiprocessing._set_thread_name("pt_data_worker")  # what `top` shows, as under torch
     torch.set_default_dtype(config.default_dtype)
@@ -98,9 +94,6 @@ def without_ctrl_c() -> Iterator[None]:
     A spawned one imports for seconds before it is. A fork server gives its processes its own mask
     instead.
     """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
@@ -117,5 +110,4 @@ def leave_ctrl_c_to_the_loader() -> None:
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         # Not SIG_IGN, which the programs that a dataset starts would inherit.
         signal.signal(signal.SIGINT, lambda number, frame: None)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])

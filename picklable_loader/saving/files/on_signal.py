@@ -14,9 +14,7 @@ from ...errors import UsageError, warn
 from ...rng.process_rank import has_group, rank_and_world
 from .checkpoint import save
 
-_DEFAULT = tuple(
-    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name)
-)
+_DEFAULT = signal.SIGTERM, signal.SIGINT, signal.SIGUSR1
 
 
 class save_on_signal:
@@ -197,5 +195,4 @@ def _in_child() -> None:
     _in_parent()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)

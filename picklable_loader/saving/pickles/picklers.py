@@ -21,6 +21,7 @@ import torch
 
 from ...errors import UsageError
 from ...rng.generators import GLOBAL
+from ..states.arrays import READABLE
 from .opened import cached, global_generator, restored
 from .stock import STOCK, needed
 
@@ -276,16 +277,8 @@ _LOCKS: dict[type[Any], Callable[[], Any]] = {
 
 def is_lost(obj: Any) -> bool:
     """It is a tensor that pickle writes, and cannot read."""
-    return type(obj) is torch.Tensor and obj.layout is torch.strided and _is_lost(obj.dtype)
-
-
-@cache
-def _is_lost(dtype: torch.dtype) -> bool:
-    try:
-        pickle.loads(pickle.dumps(torch.empty(1, dtype=dtype)))
-    except Exception:  # whatever torch raises there
-        return True
-    return False
+    plain = type(obj) is torch.Tensor and obj.layout is torch.strided
+    return plain and obj.dtype not in READABLE
 
 
 def as_bytes(tensor: torch.Tensor) -> tuple[Any, ...]:

@@ -48,7 +48,6 @@ def run(options: argparse.Namespace) -> int:
 
 _NEEDED = {"torch": (2, 6), "numpy": (2, 0), "cloudpickle": (2, 2), "dill": (0, 3)}
 _OPTIONAL = {
-    "rich": "colours in these commands",
     "matplotlib": "pictures",
     "tqdm": "progress bars",
     "torchdata": "its loader beside ours in benchmarks",

@@ -230,7 +230,7 @@ def _rebuilt(loader: DataLoader[Any], dataset: Any, arguments: dict[str, Any]) -
             f"{type(loader).__name__} is a class of the program, which cannot be built again for "
             'a share of the data: pass shard="auto" to it'
         )
-    taken = {name: getattr(loader, name) for name in (*_TORCHS, *OPTIONS)}
+    taken = {name: getattr(loader, name) for name in (*TORCHS, *OPTIONS)}
     rebuilt = DataLoader(dataset, **{**taken, **arguments})
     if loader.epoch:
         rebuilt.set_epoch(loader.epoch)
@@ -238,7 +238,7 @@ def _rebuilt(loader: DataLoader[Any], dataset: Any, arguments: dict[str, Any]) -
 
 
 #: torch's arguments, but for those that say which samples a batch has
-_TORCHS = (
+TORCHS = (
     "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "generator",
     "multiprocessing_context", "prefetch_factor", "persistent_workers", "pin_memory_device",
     "in_order",

@@ -15,17 +15,10 @@ from transformers.trainer_utils import get_last_checkpoint
 from ..errors import UsageError, warn
 from ..loader.loader import DataLoader
 from ..rng.program import ProgramStates, capture_program
-from .accelerate import build, skip_first_batches
+from .accelerate import TORCHS, build, skip_first_batches
 from .accelerate_prepared import Prepared
 
 TRIED = "5.24.0"
-
-#: torch's arguments that a Trainer gives its loader
-_ARGUMENTS = (
-    "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn",
-    "multiprocessing_context", "prefetch_factor", "persistent_workers", "in_order",
-)  # fmt: skip
-
 
 _HOOKS = (
     (transformers.trainer, "skip_first_batches"),
@@ -206,7 +199,7 @@ def _unknown(name: str) -> UsageError:
 
 
 def _rebuilt(loader: Any, options: dict[str, Any]) -> DataLoader[Any]:
-    arguments = {name: getattr(loader, name) for name in _ARGUMENTS}
+    arguments = {name: getattr(loader, name) for name in TORCHS}
     if type(loader.batch_sampler).__name__ == "BatchRebalanceSampler":
         raise UsageError(
             "the Trainer's BatchRebalanceSampler shares the data itself, and cannot be saved: "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import copyreg
 import itertools
 import sys
 from functools import cache, partial
@@ -36,6 +35,7 @@ from ..epoch.unsaved import (
 from ..errors import Difference, StateMismatch, UsageError, warn
 from ..rng.program import ProgramStates, capture_program
 from ..rng.source import Source
+from ..saving.pickles.by_reference import attributes_of, set_attributes
 from ..saving.pickles.codecs import bare
 from ..saving.pickles.parts import class_of, packed, unpacked
 from ..saving.pickles.placeholder import check_present, is_absent
@@ -155,7 +155,7 @@ class Picklable(Owner[_T]):
         # These are not in `saved`: a repr asks that, and runs nobody's code.
         past, without = history.past_by_now(), not self._pl.options.pickle_dataset
         carried = {"carried": left_behind(history, spec_of(self))} if without else {}
-        state = {**self.__dict__, **_in_slots(self)}
+        state = attributes_of(self)
         context = state.pop(_CONTEXT, None)
         state["_iterator"] = None
         state["_pl"] = {
@@ -170,10 +170,7 @@ class Picklable(Owner[_T]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         state, opened = unpacked(state)
         saved, waiting = state["_pl"], self.__dict__.pop(_WAITING, ())
-        for name in _in_slots(type(self)):
-            if name in state:
-                object.__setattr__(self, name, state.pop(name))
-        self.__dict__.update({**_torchs_own(), **state})
+        set_attributes(self, {**_torchs_own(), **state})
         method = saved["start_method"]
         context = None if method is None else torch.multiprocessing.get_context(method)
         self.__dict__[_CONTEXT] = context
@@ -328,13 +325,6 @@ def warn_before_save(loader: Owner[Any], spec: Spec, state: dict[str, Any], live
         torchs = _torchs_own().keys() | vars(inner.options).keys() | {*_GIVEN, "_pl"}
         collate_fn = {name: each for name, each in vars(loader).items() if name not in torchs}
     warn_of_unsaved(spec, collate_fn, inner.looked, state, live, inner.turn.foreign)
-
-
-def _in_slots(owner: Any) -> dict[str, Any]:
-    """The slots' values of a loader of somebody's class; of the class, their descriptors."""
-    kind = owner if isinstance(owner, type) else type(owner)
-    names: list[str] = copyreg._slotnames(kind)  # type: ignore[attr-defined]
-    return {name: getattr(owner, name) for name in names if hasattr(owner, name)}
 
 
 @cache

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import copyreg
 import reprlib
 from array import array
 from collections.abc import Iterator, MappingView
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 
 from ...errors import CannotLoadError, CannotSaveError, Difference, StateMismatch
+from ...saving.pickles.by_reference import attributes_of, set_attributes
 from .explained import first_line
 
 
@@ -27,7 +27,7 @@ def reduce(self: Any, protocol: Any) -> Any:
 
 def getstate(self: Any) -> dict[str, Any]:
     """For ``__getstate__``: how it was made, its attributes in Python, its state in C++."""
-    attributes = dict(self.__dict__)
+    attributes = attributes_of(self)
     built = attributes.pop("_built", None)
     if built is None:
         raise CannotSaveError(
@@ -42,7 +42,6 @@ def getstate(self: Any) -> dict[str, Any]:
             "its constructor was given an iterator, which can be read only once, or a dict's view",
             "Give it a list",
         )
-    attributes.update({name: getattr(self, name) for name in _slots(self) if hasattr(self, name)})
     saved = {**built, "attributes": attributes}
     if hasattr(self, "_get_state") and (state := state_or_none(self)) is not None:
         saved["state"] = state
@@ -71,15 +70,7 @@ def setstate(self: Any, saved: dict[str, Any]) -> None:
         bound_of(type(self)).set_epoch(self, saved["epoch"])
     if "state" in saved:
         load_state(self, saved["state"])
-    attributes = dict(saved["attributes"])
-    for name in attributes.keys() & _slots(self):
-        object.__setattr__(self, name, attributes.pop(name))
-    self.__dict__.update(attributes)  # with them, it may be in the midst of a pass
-
-
-def _slots(self: Any) -> list[str]:
-    """The names in ``__slots__`` of its classes in Python."""
-    return copyreg._slotnames(type(self))  # type: ignore[attr-defined, no-any-return]
+    set_attributes(self, saved["attributes"])  # with them, it may be in the midst of a pass
 
 
 def bound_of(cls: Any) -> Any:

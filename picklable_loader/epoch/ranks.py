@@ -223,8 +223,12 @@ _COUNTS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 def can_agree(choice: Any, shard: Shard) -> bool:
-    """There are other ranks, and a process group to ask them; a pair of numbers names none."""
-    return shard.world > 1 and not isinstance(choice, tuple) and has_group()
+    """There are other ranks, and a process group to ask them; a pair of numbers names none.
+
+    Torch's backend "fake" has one process, alone for all ranks, for example to measure memory.
+    """
+    ranks = shard.world > 1 and not isinstance(choice, tuple) and has_group()
+    return ranks and dist.get_backend() != "fake"
 
 
 def compare_ranks(

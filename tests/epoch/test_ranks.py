@@ -137,6 +137,18 @@ def ids(batches: Any) -> list[list[int]]:
 # --- agreement -----------------------------------------------------------------------------------
 
 
+def test_a_process_that_stands_for_all_ranks_asks_none() -> None:
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
+    try:
+        assert ids(loader(seed=3)) == ids(loader(seed=3, shard=(1, 2)))
+        with pytest.raises(UsageError, match="pass seed="):
+            next(iter(loader()))
+    finally:
+        dist.destroy_process_group()
+
+
 @deed
 def two_epochs(rank: int, world: int, folder: Path) -> Any:
     shared = loader(num_workers=rank % 2)

@@ -67,6 +67,8 @@ class History:
         # No pickle holds the rest.
         #: the sampler was iterated since the program has built it
         self.iterated = False
+        #: a pass before the newest one has read the dataset
+        self._passed = False
         #: by stream, the state then of a dataset that no worker has a copy of; see `kept_of`
         self.built: dict[int, Any] | None = {}
         #: entries of a state that undo what `attached.take_over` has made of the dataset
@@ -124,6 +126,11 @@ class History:
         """The state that the next ``iter`` goes on from; None: it begins an epoch."""
         position = self.position
         return position.start if position is not None and position.pending else None
+
+    @property
+    def passed(self) -> bool:
+        """A pass that has read the dataset is behind the loader."""
+        return self._passed or (self.position is not None and self.position.over)
 
     def at(self, spec: Spec) -> tuple[int, int]:
         """Epoch and step of the newest pass; if there is none, of the next ``iter``."""
@@ -276,7 +283,7 @@ class History:
         if not spec.reads_copies:
             self.next_states = state_now(spec, self.choice.dataset_has)
             self.left = True
-        self.carryover, self.position = position.carryover(), None
+        self.carryover, self.position, self._passed = position.carryover(), None, True
 
     def _for_loaded(self, spec: Spec, position: Position, epoch: int) -> tuple[bool, int | None]:
         """Whether the state's pass goes on until the chosen epoch; the epoch if it is dropped."""
@@ -301,6 +308,7 @@ class History:
         if left is not None:
             left.leave_sampler()  # a new pass moves it next: iterators note how they leave it
             left.hear_the_end()
+            self._passed |= left.step > 0
         self.choice.give_what_is_due(spec)
         if spec.options.seed is not None:
             spec.set_epoch_of_samplers(self.next_epoch)

@@ -7,6 +7,7 @@ draws. It makes a snapshot of them at any moment. It knows of no process and hol
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any
@@ -301,9 +302,16 @@ class Run:
     def leave_sampler(self) -> None:
         """Bring a custom sampler to its state in this pass; others may move it from now on.
 
+        With ``seed=`` the next pass sets the sampler's epoch. One that has not been asked for an
+        index yet would read that epoch, so it is asked for the first batch before.
+
         Raises:
             Exception: the sampler's; or an `OrderMismatch`.
         """
+        plan, seeded = self.schedule.plan, self._source.seed is not None
+        if seeded and not self.goes_on and isinstance(plan, Plan) and plan.next_step == 0:
+            with suppress(StopIteration):
+                plan.give_back([plan.draw()])
         if isinstance(self.order, CustomOrder):
             self.order.leave()
 

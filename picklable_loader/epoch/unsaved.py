@@ -135,6 +135,7 @@ def warn_of_unsaved(
     state: dict[str, Any],
     live: bool,
     foreign: bool,
+    passed: bool,
 ) -> None:
     """Warn, once a loader, of generators that a saved position leaves out.
 
@@ -144,7 +145,9 @@ def warn_of_unsaved(
         state: the position.
         live: it goes into a pickle, with the loader.
         foreign: another thread moves the loader.
+        passed: the loader has had a pass before, whatever epoch `set_epoch` has chosen since.
     """
+    later = bool(state["epoch"]) or passed
     if state["step"] and "dataset" not in looked and loses_samples(spec.dataset):
         warn(
             f"the state of the dataset {type(spec.dataset).__qualname__} lacks the samples in the "
@@ -159,7 +162,9 @@ def warn_of_unsaved(
         looked.add("state")
     known = {id(spec.dataset), *ids_of_global()}
     given = parts_of(spec, collate_fn)
-    names = [name for name in _data_at_risk(spec, state, live, foreign) if name not in looked]
+    names = [
+        name for name in _data_at_risk(spec, later, state, live, foreign) if name not in looked
+    ]
     if names:
         by_class = names == [_CLASSES]
         # A save holds convert and on_error, or leaves them out, as it does collate_fn.
@@ -182,7 +187,7 @@ def warn_of_unsaved(
     if spec.known:
         looked.add("sampler")
     elif "sampler" not in looked:
-        _warn_of_sampler(spec, looked, state, live)
+        _warn_of_sampler(spec, later, looked, state, live)
 
 
 def _warn_of_shared(spec: Spec, parts: dict[str, Any], order: dict[str, Any]) -> None:
@@ -222,7 +227,9 @@ def _warn_of_hidden_states(spec: Spec, names: list[str]) -> None:
             )
 
 
-def _warn_of_sampler(spec: Spec, looked: set[str], state: dict[str, Any], live: bool) -> None:
+def _warn_of_sampler(
+    spec: Spec, later: bool, looked: set[str], state: dict[str, Any], live: bool
+) -> None:
     order = state["order"] or {}
     saves_itself = is_stateful(spec.sampler) or bool(_POSITIONS & order.keys())
     if not saves_itself:
@@ -237,7 +244,7 @@ def _warn_of_sampler(spec: Spec, looked: set[str], state: dict[str, Any], live: 
     # A pickle has the generators as they are now, and a replay begins with them.
     replayed = live and "checksum" in order and not {*_POSITIONS, "iterator"} & order.keys()
     # A program that is built anew begins with generators that no earlier epoch has moved.
-    at_risk = state["epoch"] and not saves_itself
+    at_risk = later and not saves_itself
     if not replayed and not at_risk:
         return
     found = _owned_by_sampler(spec)
@@ -295,11 +302,13 @@ def _owned_by_sampler(spec: Spec) -> list[tuple[str, Any]]:
     return [*found, *owned_in(parts, known, closed=(Dataset,))]
 
 
-def _data_at_risk(spec: Spec, state: dict[str, Any], live: bool, foreign: bool) -> list[str]:
+def _data_at_risk(
+    spec: Spec, later: bool, state: dict[str, Any], live: bool, foreign: bool
+) -> list[str]:
     """The parts whose generators have moved, or may have, and are not saved as they are."""
     # A run gives each worker the same batches; and none has come from these workers yet.
     alike = spec.workers < 2 or spec.workers_fixed
-    unmoved = not state["epoch"] or (spec.workers and not spec.lives_on)
+    unmoved = not later or (spec.workers and not spec.lives_on)
     if spec.hooked or (alike and unmoved and not state["step"]):
         return []
     # A generator that another thread moves while it is pickled is not copied.

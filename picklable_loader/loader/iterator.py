@@ -134,15 +134,16 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
     def _skip_tasks(self, count: int) -> int:
         if self._position.over:  # the next epoch begins with what this one has left
             return 0
-        before = self.step
+        position, run = self._position, self._position.run
+        before = None if run is None else run.step
         if self._driver.run is not None:
             self._driver.handle(Skipped(count))
         else:  # workers never see what may have killed those before them
             self.start(skip=count)
-        position, run = self._position, self._position.run
+        run = position.run
         if self._closed or run is None:
             return 0
-        passed = run.step - before
+        passed = run.step - (run.start.step if before is None else before)
         if passed:
             run.has_moved, position.at_epoch_end = True, None
         return passed

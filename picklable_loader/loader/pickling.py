@@ -324,7 +324,8 @@ def warn_before_save(loader: Owner[Any], spec: Spec, state: dict[str, Any], live
     if any(getattr(each, "__self__", None) is loader for each in called):  # a subclass's method
         torchs = _torchs_own().keys() | vars(inner.options).keys() | {*_GIVEN, "_pl"}
         collate_fn = {name: each for name, each in vars(loader).items() if name not in torchs}
-    warn_of_unsaved(spec, collate_fn, inner.looked, state, live, inner.turn.foreign)
+    passed = inner.history.passed
+    warn_of_unsaved(spec, collate_fn, inner.looked, state, live, inner.turn.foreign, passed)
 
 
 @cache

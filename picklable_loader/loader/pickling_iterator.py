@@ -272,7 +272,7 @@ class PicklableIterator(Generic[_T]):
         with still(self._turn):
             with named_copy():
                 saved = alone(self, behind)
-        saved["newest"] = True
+        saved["newest"] |= self._history.resume is None  # else its next iter goes on from that
         other = type(self).__new__(type(self))
         other.__setstate__(saved)
         if self._sealed is not None:

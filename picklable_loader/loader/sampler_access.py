@@ -95,13 +95,16 @@ class SamplerAccess(InterruptibleIterator[_T]):
             if wrong := [need for need, fails in reasons.items() if fails]:
                 raise UsageError(f"flush() needs {wrong[0]}: batches in workers cannot be undone")
             before = self.drawn
-            run.has_moved, self._position.at_epoch_end = True, None
+            run.has_moved = True
             try:
                 self._driver.handle(Flushed())
             except Exception:  # put_back's
                 self._driver.settled = True
                 raise
-            return before - self.drawn
+            given_up = before - self.drawn
+            if given_up:  # the epoch has batches left
+                self._position.at_epoch_end = None
+            return given_up
 
     def tell(self, obj: Any) -> None:
         """Give the sampler feedback about the batch that came last from ``next``, such as losses.

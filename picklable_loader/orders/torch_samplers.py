@@ -153,6 +153,8 @@ class DistributedOrder:
         return cast("list[int]", self._permutation[positions].tolist())
 
     def seek(self, position: int) -> None:
+        if self._start is None:  # another pass may set the sampler's epoch before the next index
+            self.open()
         if self._size is None:  # the dataset may grow before the next index
             self._size = len(self.sampler.dataset)  # type: ignore[arg-type]
         self._position = position

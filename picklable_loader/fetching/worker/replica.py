@@ -263,6 +263,7 @@ class Replica:
 
     def first_state(self, begins: bool) -> Any:
         """The stream's state at the beginning of the epoch; None: it is not known."""
+        begins = begins or self.from_last_epoch
         state = self.take_state(over=False) if begins else None
         return state if self._saver is None else self._saver.first(state, begins)
 

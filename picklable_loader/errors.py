@@ -114,8 +114,9 @@ class OrderMismatch(StateError):
             f"the sampler {self.sampler} gives other indices than when the state was saved: the "
             f"first {self.taken} of the epoch differ. The order depends on something that the "
             "state does not hold, for example a generator in a closure or in a global variable, "
-            "or data that has changed. No batch was delivered. Give the sampler state_dict and "
-            "load_state_dict that hold its position, keep its generator in an attribute, or use "
+            "numbers that its __init__ has drawn, or data that has changed. No batch was "
+            "delivered. Give the sampler state_dict and load_state_dict that hold its position, "
+            "store its generator in an attribute, or use "
             "register_order."
         )
 

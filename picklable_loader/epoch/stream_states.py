@@ -33,7 +33,7 @@ from typing import Any
 
 from ..core.cursor import Cursor
 from ..core.streams import StreamPosition
-from ..datasets.protocol import dataset_state, is_hugging_face, save
+from ..datasets.protocol import dataset_state, has_set_epoch, is_hugging_face, save
 from ..datasets.wrapper import has_stateful
 from ..errors import SYMPTOMS, CannotSaveError, DamagedStateError, warn
 from ..fetching.worker.baseline import Baseline
@@ -102,13 +102,14 @@ def warn_of_drift(
             if entries.keys() & set(_STATES):
                 known = []  # the state holds them, or its iterator needs none of them
     names = names.union(known) - held_by(rngs, spec)
+    chosen = " If the program has called set_epoch() of the dataset, call that of the loader"
     if names:
         warn(
             f"the dataset {type(spec.dataset).__qualname__} has no state, and its epochs have "
             f"changed its attributes {', '.join(sorted(names))}: a resume from this state_dict() "
             "begins with a dataset that no epoch has changed. It gives other samples if these "
             "depend on the attributes. Pickle the iterator, or give the dataset state_dict and "
-            "load_state_dict",
+            f"load_state_dict.{chosen if has_set_epoch(spec.dataset) else ''}",
         )
 
 

@@ -434,4 +434,7 @@ class DataLoader(Picklable[_T]):
 
 def _check_generator(seed: int | None, generator: Any) -> None:
     if seed is not None and generator is not None:
-        raise ValueError("generator option is mutually exclusive with seed")
+        raise ValueError(
+            "generator option is mutually exclusive with seed: leave out generator=, and the order "
+            "derives from the seed; or leave out seed=, and the generator is saved"
+        )

@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from inspect import GEN_CREATED, getgeneratorstate
+from types import GeneratorType
 from typing import Any
 
 import numpy as np
@@ -347,6 +349,8 @@ def _encode(value: Any) -> list[Any] | None:
         if isinstance(value, rng.kind) and not isinstance(value, random.SystemRandom):
             return [name, rng.save(value)]
     if hasattr(value, "__next__") and not hasattr(value, "__dict__"):
+        if isinstance(value, GeneratorType) and getgeneratorstate(value) == GEN_CREATED:
+            return ["unread", value.__qualname__]  # a new sampler has one that gives the same
         return ["iterator", id(value)]
     try:
         if isinstance(value, Enum):

@@ -115,6 +115,7 @@ SEEDS = "seed_seq"
 #: kinds that can be compared and not be put back, and what is wrong where they are different
 OPAQUE = {
     "iterator": "is an iterator, and how far it has come is unknown",
+    "unread": "is a generator that was read since, and how far it has come is unknown",
     "members": "holds objects whose order or number has changed",
     "object": "is an object of another class than before",
     "unknown": "has changed, and is of a kind that no state can hold",
@@ -168,7 +169,10 @@ def lost(before: dict[str, list[Any]], now: dict[str, list[Any]]) -> Iterator[tu
         # Only the present value of a member's class is known.
         if kind == "member" and not (found and found[0] == kind and found[1][0] == form[1][0]):
             yield path, "unknown"
-        elif kind in OPAQUE and same == (kind == "iterator"):
+        elif kind == "iterator":
+            if same or (found and found[0] == "unread"):  # a new sampler's begins anew
+                yield path, kind
+        elif kind in OPAQUE and not same:
             yield path, kind
 
 

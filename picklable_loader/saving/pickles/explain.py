@@ -303,7 +303,7 @@ def _advice(obj: Any, codecs: tuple[str, ...]) -> str:
             "open it in worker_init_fn or when it is first needed, and drop it in the "
             "__getstate__ of its owner"
         )
-    if ends_with_program(obj):
+    if ends_with_program(obj) or type(obj).__module__ == "multiprocessing.sharedctypes":
         return (
             "save state_dict() instead; or drop it in the __getstate__ of its owner, and make it "
             "again in __setstate__"

@@ -117,6 +117,8 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         """
         count = whole_number("count", count, 0)
         with self._jumps("skip()"):
+            if not count:
+                return 0
             passed, self._notes = self._skip(count), ()
             return passed
 

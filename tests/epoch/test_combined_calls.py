@@ -49,6 +49,15 @@ def test_a_call_that_passes_over_nothing_leaves_the_choice_at_an_epochs_end(
         assert list(it) == []
 
 
+def test_a_skip_of_nothing_forgets_no_batch() -> None:
+    it: Any = iter(DataLoader(range(6), batch_size=2, seed=7))  # type: ignore[arg-type]
+    first = next(it)
+    assert it.skip(0) == 0
+    again: Any = DataLoader(range(6), batch_size=2, seed=7)  # type: ignore[arg-type]
+    again.load_state_dict(it.state_dict(behind=1))
+    assert torch.equal(next(iter(again)), first)
+
+
 def test_a_pass_whose_last_batches_were_skipped_does_not_begin_another_epoch() -> None:
     loader: Any = DataLoader(range(8), batch_size=2, seed=7, at_epoch_end="next")  # type: ignore
     it = iter(loader)

@@ -65,10 +65,9 @@ class History:
         #: the dataset of this process is as an epoch's middle has left it
         self.left = False
         # No pickle holds the rest.
-        #: the sampler was iterated since the program has built it
-        self.iterated = False
-        #: a pass before the newest one has read the dataset
-        self._passed = False
+        #: the sampler was iterated since the program has built it; and a pass before the newest
+        #: one has read the dataset
+        self.iterated = self._passed = False
         #: by stream, the state then of a dataset that no worker has a copy of; see `kept_of`
         self.built: dict[int, Any] | None = {}
         #: entries of a state that undo what `attached.take_over` has made of the dataset
@@ -305,7 +304,9 @@ class History:
             position.warn_of_a_look(self.next_epoch, self.choice.chosen)
             waits = position.waits_for_feedback(spec)
             left = self.resumed_run(spec, position, carryover) if waits else position.run
-        if left is not None:
+        if left is not None and position is not None:
+            if not position.orphaned:
+                left.read_epoch()
             left.leave_sampler()  # a new pass moves it next: iterators note how they leave it
             left.hear_the_end()
             self._passed |= left.step > 0

@@ -302,18 +302,26 @@ class Run:
     def leave_sampler(self) -> None:
         """Bring a custom sampler to its state in this pass; others may move it from now on.
 
-        With ``seed=`` the next pass sets the sampler's epoch. One that has not been asked for an
-        index yet would read that epoch, so it is asked for the first batch before.
-
         Raises:
             Exception: the sampler's; or an `OrderMismatch`.
         """
-        plan, seeded = self.schedule.plan, self._source.seed is not None
-        if seeded and not self.goes_on and isinstance(plan, Plan) and plan.next_step == 0:
-            with suppress(StopIteration):
-                plan.give_back([plan.draw()])
         if isinstance(self.order, CustomOrder):
             self.order.leave()
+
+    def read_epoch(self) -> None:
+        """Ask the sampler for the first batch now, as the next pass sets it another epoch.
+
+        With ``seed=`` each pass does. Many samplers read it at the first index.
+
+        Raises:
+            Exception: the sampler's.
+        """
+        plan = self.schedule.plan
+        if self.goes_on or self._source.seed is None or not self.spec.sampler_has_epochs:
+            return
+        if isinstance(plan, Plan) and plan.next_step == 0:
+            with suppress(StopIteration):
+                plan.give_back([plan.draw()])
 
     def note_generators(self, step: int) -> None:
         """People's code is going to draw for a batch, from the generators at hand.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
@@ -19,7 +20,13 @@ from ..core.fields import ITERABLE
 from ..core.order import SequenceOrder
 from ..core.plan import Grouping, Plan, Unit
 from ..core.shard import ALONE, Shard, StreamShare
-from ..datasets.protocol import is_stateful, length_of, set_epoch_of, stream_lengths
+from ..datasets.protocol import (
+    has_set_epoch,
+    is_stateful,
+    length_of,
+    set_epoch_of,
+    stream_lengths,
+)
 from ..datasets.wrapper import has_stateful
 from ..orders.attributes import Frozen, freeze
 from ..orders.memory import memory
@@ -239,10 +246,18 @@ class Spec:
 
     def set_epoch_of_samplers(self, epoch: int) -> None:
         """Call set_epoch of the samplers that have it, once each."""
+        for sampler in self._samplers():
+            set_epoch_of(sampler, epoch)
+
+    @property
+    def sampler_has_epochs(self) -> bool:
+        """A sampler has set_epoch."""
+        return any(map(has_set_epoch, self._samplers()))
+
+    def _samplers(self) -> Iterable[Any]:
         inner = getattr(self.batch_sampler, "sampler", None)
         samplers = (self.batch_sampler, self.given_sampler, inner)
-        for sampler in {id(each): each for each in samplers}.values():
-            set_epoch_of(sampler, epoch)
+        return {id(each): each for each in samplers}.values()
 
     @property
     def shows_draws(self) -> bool:

@@ -149,13 +149,7 @@ def warn_of_unsaved(
     """
     later = bool(state["epoch"]) or passed
     if state["step"] and "dataset" not in looked and loses_samples(spec.dataset):
-        warn(
-            f"the state of the dataset {type(spec.dataset).__qualname__} lacks the samples in the "
-            "buffer of its shuffle: a resume reads the epoch again from its beginning. Shuffle by "
-            "picklable_loader.ShuffleBuffer around the dataset, and it goes on at once. If its own "
-            "shuffle() has no seed=, another program has another order",
-            ReplayWarning,
-        )
+        _warn_of_lost_samples(spec.dataset)
         looked.add("dataset")
     if "state" not in looked:
         _warn_of_wrappers(spec)
@@ -188,6 +182,16 @@ def warn_of_unsaved(
         looked.add("sampler")
     elif "sampler" not in looked:
         _warn_of_sampler(spec, later, looked, state, live)
+
+
+def _warn_of_lost_samples(dataset: Any) -> None:
+    warn(
+        f"the state of the dataset {type(dataset).__qualname__} lacks the samples in the buffer of "
+        "its shuffle: a resume reads the epoch again from its beginning. Shuffle by "
+        "picklable_loader.ShuffleBuffer around the dataset, and it goes on at once. If its own "
+        "shuffle() has no seed=, another program has another order",
+        ReplayWarning,
+    )
 
 
 def _warn_of_shared(spec: Spec, parts: dict[str, Any], order: dict[str, Any]) -> None:

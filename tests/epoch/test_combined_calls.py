@@ -218,6 +218,89 @@ def test_a_resume_between_two_epochs_and_one_in_the_next_draw_the_same(
     assert lists(resumed(*saved)) == expected[1:]
 
 
+class Reader:
+    """An iterator with a state; each epoch makes a new one."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __iter__(self) -> Reader:
+        return self
+
+    def __next__(self) -> int:
+        if self.at == 10:
+            raise StopIteration
+        self.at += 1
+        return self.at - 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+class Read(IterableDataset[int]):
+    def __iter__(self) -> Reader:
+        return Reader()
+
+
+@pytest.mark.parametrize("seeding", ["batch", "worker"])
+@pytest.mark.parametrize("given", [0, 1])
+@pytest.mark.parametrize("way", [as_pickle, lambda it: it.state_dict()], ids=["pickle", "state"])
+def test_a_state_that_reads_an_epoch_from_its_beginning_is_saved_again(
+    way: Callable[[Any], Any], given: int, seeding: Any
+) -> None:
+    """In a later epoch of persistent workers, before its first snapshot: then without workers."""
+
+    def make(workers: int = 0) -> Any:
+        living: Any = {"num_workers": workers, "persistent_workers": workers > 0}
+        return DataLoader(
+            Read(), batch_size=2, snapshot_every_n_steps=5, seed=1, seeding=seeding, **living
+        )
+
+    loader = make(1 if seeding == "batch" else 0)
+    list(loader)
+    it = iter(loader)
+    next(it), next(it)
+    state = it.state_dict()
+    again = make()
+    again.load_state_dict(state)
+    it = iter(again)
+    for _ in range(given):
+        next(it)
+    found = way(it)
+    if isinstance(found, dict):
+        again = make()
+        again.load_state_dict(found)
+        found = again
+    assert lists(found) == [[4, 5], [6, 7], [8, 9]][given:]
+
+
+# --- a pass that has given nothing ---------------------------------------------------------------
+
+
+class Passes(Sampler[int]):
+    """Another order in each pass."""
+
+    passes = 0
+
+    def __len__(self) -> int:
+        return 6
+
+    def __iter__(self) -> Iterator[int]:
+        self.passes += 1
+        return iter(random.Random(self.passes).sample(range(6), 6))
+
+
+def test_a_pass_that_was_left_before_its_first_batch_takes_no_turn_at_the_sampler() -> None:
+    loader: Any = DataLoader(range(6), batch_size=2, sampler=Passes(), seed=0)  # type: ignore
+    it = iter(loader)
+    del it
+    again = pickle.loads(pickle.dumps(loader))
+    assert lists(loader) == lists(again) and loader.sampler.passes == 1
+
+
 # --- a chosen epoch ------------------------------------------------------------------------------
 
 

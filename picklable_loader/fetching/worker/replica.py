@@ -127,6 +127,8 @@ class Replica:
         self._epoch = DatasetEpoch(job.dataset, config.announced, origin)
         self._fetcher: Fetcher | None = None
         self._saver: StreamSaver | None = None
+        #: the state at the epoch's beginning, where the stream came to it from the one before
+        self._first: Any = None
         parts = parts_of(job.dataset, job.collate_fn, job.convert, job.on_error)
         if job.streamed:
             del parts["dataset"]  # its state, or a replay, has what it collects
@@ -181,6 +183,7 @@ class Replica:
         self.cadence = Cadence(job.mark_every, since)
         whose_state = self._number, self._shared, self._epoch, self._proof
         self._saver = saver = StreamSaver(job, *whose_state)
+        self._first = None
         if position is None:
             self._fetcher = make_fetcher(job, seed, self._number, partial(saver.open, None, False))
             if isinstance(self._fetcher, IterableFetcher):
@@ -199,6 +202,9 @@ class Replica:
                 text += '. A class that only a script has travels with codec="cloudpickle"'
             raise self._refusal(text) from error
         self._fetcher.ended = saver.over
+        # Before batches are fetched again. Only this process is asked for it.
+        first = saver.from_last_epoch and self._config.here
+        self._first = self.take_state(over=False) if first else None
         task = Task(0, [None] * job.batch_size if job.batched else None, 0)
         again = repeat(task, since)
         for task in again if job.iterable else position.since:
@@ -263,9 +269,8 @@ class Replica:
 
     def first_state(self, begins: bool) -> Any:
         """The stream's state at the beginning of the epoch; None: it is not known."""
-        begins = begins or self.from_last_epoch
-        state = self.take_state(over=False) if begins else None
-        return state if self._saver is None else self._saver.first(state, begins)
+        state = self.take_state(over=False) if begins else self._first
+        return state if self._saver is None else self._saver.first(state, begins or bool(state))
 
     def take_state(self, over: bool) -> Any:
         """The stream's state now; ``over``: the state in which the next epoch finds the dataset."""

@@ -214,7 +214,7 @@ class Position:
     def was_at_the_end(self, run: Run) -> bool:
         """Its pass was begun from a state at an epoch's end, where no rank has a batch left."""
         spec = run.spec
-        if run.step != run.start.step or not (run.start.step or run.batches == 0):  # Spec.position
+        if not (run.start.step or run.batches == 0):  # see Spec.position
             return False
         if spec.shard.world == 1 or self.start is None:
             return True

@@ -138,6 +138,8 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
             return 0
         position, run = self._position, self._position.run
         before = None if run is None else run.step
+        # Not afterwards: Ctrl-C may come as soon as the pass has moved.
+        choice, position.at_epoch_end = position.at_epoch_end, None
         if self._driver.run is not None:
             self._driver.handle(Skipped(count))
         else:  # workers never see what may have killed those before them
@@ -147,7 +149,9 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
             return 0
         passed = run.step - (run.start.step if before is None else before)
         if passed:
-            run.has_moved, position.at_epoch_end = True, None
+            run.has_moved = True
+        else:
+            position.at_epoch_end = choice
         return passed
 
     @property

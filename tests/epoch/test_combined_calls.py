@@ -58,15 +58,23 @@ def test_a_skip_of_nothing_forgets_no_batch() -> None:
     assert torch.equal(next(iter(again)), first)
 
 
-def test_a_pass_whose_last_batches_were_skipped_does_not_begin_another_epoch() -> None:
+def test_a_skip_of_the_last_batches_that_is_interrupted_begins_no_other_epoch() -> None:
     loader: Any = DataLoader(range(8), batch_size=2, seed=7, at_epoch_end="next")  # type: ignore
     it = iter(loader)
     for _ in range(3):
         next(it)
     loader.load_state_dict(it.state_dict())
     it = iter(loader)
-    it.skip(1)
-    it._position.at_epoch_end = "next"  # as if Ctrl-C had come before the skip has noted this
+    handle = it._driver.handle
+
+    def interrupted(event: Any) -> None:
+        handle(event)
+        raise KeyboardInterrupt
+
+    it._driver.handle = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        it.skip(1)
+    it._driver.handle = handle
     assert list(it) == [] and it.epoch == 0
 
 

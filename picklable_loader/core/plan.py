@@ -214,6 +214,13 @@ class Plan:
                 return None
         return _pop(queue)
 
+    def look_ahead(self) -> None:
+        """Ask the order for the next task, which the next draw gives."""
+        try:
+            self.give_back([self.draw()])
+        except StopIteration:
+            pass  # it has no more
+
     def _first_queue(self) -> deque[Task] | None:
         """The one of the lowest step."""
         queues = [queue for queue in self._queues.values() if queue]

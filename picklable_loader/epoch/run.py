@@ -7,7 +7,6 @@ draws. It makes a snapshot of them at any moment. It knows of no process and hol
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any
@@ -320,8 +319,7 @@ class Run:
         if self.goes_on or self._source.seed is None or not self.spec.sampler_has_epochs:
             return
         if isinstance(plan, Plan) and plan.next_step == 0:
-            with suppress(StopIteration):
-                plan.give_back([plan.draw()])
+            plan.look_ahead()
 
     def note_generators(self, step: int) -> None:
         """People's code is going to draw for a batch, from the generators at hand.

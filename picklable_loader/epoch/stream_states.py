@@ -157,7 +157,7 @@ def _warn_of_unmoved(dataset: Any, positions: Iterable[StreamPosition]) -> None:
 
 
 def _entry_of(positions: Iterable[StreamPosition], name: str) -> Any:
-    """That entry of the first stream's state that has it; None: none has."""
+    """An entry of the first stream's state that has it; None: none has it."""
     states = (each.state for each in positions if type(each.state) is bytes)
     found = (pickle.loads(state).get(name) for state in states if name.encode() in state)
     return next(filter(None, found), None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
@@ -181,8 +180,7 @@ def compare_first(spec: Spec, position: Position) -> None:
         return
     plan = cast(Plan, run.schedule.plan)
     try:
-        with suppress(StopIteration):
-            plan.give_back([plan.draw()])
+        plan.look_ahead()
         first = f"{order.record.taken} of checksum {order.record.checksum}"
         compare_ranks(choice, spec.shard, {"the sampler's first indices": first}, None)
     except BaseException:

@@ -136,8 +136,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
     def _skip_tasks(self, count: int) -> int:
         if self._position.over:  # the next epoch begins with what this one has left
             return 0
-        position, run = self._position, self._position.run
-        before = None if run is None else run.step
+        position, before = self._position, self.step
         # Not afterwards: Ctrl-C may come as soon as the pass has moved.
         choice, position.at_epoch_end = position.at_epoch_end, None
         if self._driver.run is not None:
@@ -147,7 +146,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         run = position.run
         if self._closed or run is None:
             return 0
-        passed = run.step - (run.start.step if before is None else before)
+        passed = run.step - before
         if passed:
             run.has_moved = True
         else:

@@ -85,7 +85,7 @@ def epochs(case: Case, loader: DataLoader[Any], count: int) -> list[list[Any]]:
 def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed)
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed notes the stack
 
 
 def random_states() -> tuple[Any, ...]:

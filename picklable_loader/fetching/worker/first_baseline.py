@@ -21,6 +21,7 @@ from ...rng.reads import codes_in
 from ...saving.pickles.by_reference import attributes_of
 from .baseline import Baseline, differ
 from .forms import Form
+from .set_anew import set_anew
 
 #: a longer list is none of datasets
 _MOST_DATASETS = 1000
@@ -92,14 +93,22 @@ class FirstBaseline(Baseline):
         return (self._by_program | since) - self._by_epochs
 
     def _paths(self) -> dict[tuple[Any, ...], Form]:
-        """By path, the forms of attributes, and of those of datasets below; none if not needed."""
+        """By path, the forms of attributes, and of those of datasets below; none if not needed.
+
+        An attribute that ``iter`` of its dataset sets anew is left out.
+        """
         dataset = self._dataset
-        if self._stateful or not has_set_epoch(dataset):
+        below = (_is_dataset(each) or _holds_datasets(each) for each in self._attributes().values())
+        if self._stateful or not (has_set_epoch(dataset) or any(below)):
             return {}
         found: dict[tuple[Any, ...], Form] = {}
         ahead: list[tuple[Any, ...]] = [((), dataset, {id(dataset)})]
         for path, owner, above in ahead:
+            kind: Any = type(owner)
+            anew = set_anew(kind)
             for name, value in _parts(owner):
+                if name in anew:
+                    continue
                 where = *path, name
                 if id(value) not in above and (_is_dataset(value) or _holds_datasets(value)):
                     ahead.append((where, value, above | {id(value)}))
@@ -144,26 +153,30 @@ class FirstBaseline(Baseline):
         # unless its first value is the class's, or it is a number that the code asks for.
         kinds = [kind for kind in type(self._dataset).__mro__ if not _is_torchs(kind)]
         numbers = {name for name, value in changed.items() if type(value) in (int, float)}
-        built = (self._each.keys() - self._made).union(
-            *(changed.keys() & vars(kind).keys() for kind in kinds),
-            numbers & _asked_for(kinds[0]),
+        built = (
+            (self._each.keys() - self._made)
+            .union(
+                *(changed.keys() & vars(kind).keys() for kind in kinds),
+                numbers & _asked_for(kinds[0]),
+            )
+            .difference(set_anew(kinds[0]))
         )
         as_in_class = {name for name in changed if self._first.get((name,)) == forms[name]}
-        again = self._only_set_by_epoch() | self._set_by_program(forms)
+        again = self._always_begun_alike() | self._set_by_program(forms)
         lost &= built - again - as_in_class
         drift = {*gone, *changed} & built - again - as_in_class
         found: dict[str, Any] = {"drift": sorted(drift | lost | self._drifted)}
         found |= {"begun": entry} if gone or changed or also else {}
         return {**found, "lost": sorted(lost)} if lost else found
 
-    def _only_set_by_epoch(self) -> set[str]:
-        """Attributes in which set_epoch has changed something, and nothing else has."""
-        names = {path[0] for path in self._set_by_epoch}
-        if not names:
-            return names
+    def _always_begun_alike(self) -> set[str]:
+        """Attributes in which nothing has changed but what set_epoch or an ``iter`` sets anew."""
+        if not self._first:
+            return set()
         now = self._paths()
-        others = self._first.keys() & now.keys() - self._set_by_epoch
-        return names - {path[0] for path in others if self._first[path] != now[path]}
+        others = (self._first.keys() | now.keys()) - self._set_by_epoch
+        changed = {path[0] for path in others if self._first.get(path) != now.get(path)}
+        return {path[0] for path in now} - changed
 
 
 def _parts(owner: Any) -> list[tuple[Any, Any]]:

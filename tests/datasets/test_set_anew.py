@@ -28,6 +28,7 @@ class Begins(IterableDataset[int]):
     def __init__(self) -> None:
         self.position = 0
         self.source: Any = None
+        self.num_workers = 0
 
     def __iter__(self) -> Iterator[int]:
         self.begin()
@@ -48,6 +49,7 @@ class BeginsByWorker(Begins):
             self.position = 0
         else:
             self.position = 10 * info.id
+        self.num_workers = 1 if info is None else info.num_workers
         self.source = iter(range(12))
 
 
@@ -76,6 +78,25 @@ class CarriesOverSometimes(Begins):
         self.source = iter(range(12))
         if get_worker_info() is not None and self.position > 100:
             self.position = 0
+
+
+class CarriesOverByItsWorker(Begins):
+    """It reaches itself in another way."""
+
+    def begin(self) -> None:
+        info = get_worker_info()
+        copy = self if info is None else info.dataset
+        self.source = iter(range(copy.position % 5, 12))
+        self.position = 0
+
+
+class CarriesOverByAnAlias(Begins):
+    """So does this one."""
+
+    def begin(self) -> None:
+        itself = getattr(get_worker_info(), "dataset", self)
+        self.source = iter(range(itself.position % 5, 12))
+        self.position = 0
 
 
 def batches_and_warnings(dataset: Any, workers: int, resumed: bool) -> tuple[list[Any], list[str]]:
@@ -110,7 +131,10 @@ def test_a_position_that_each_iteration_sets_anew_is_resumed_without_a_warning(
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("wrapped", [False, True])
-@pytest.mark.parametrize("make", [CarriesOver, CarriesOverSometimes])
+@pytest.mark.parametrize(
+    "make",
+    [CarriesOver, CarriesOverSometimes, CarriesOverByItsWorker, CarriesOverByAnAlias],
+)
 def test_one_that_is_read_first_is_warned_of(make: Any, wrapped: bool, workers: int) -> None:
     dataset = Wraps(make()) if wrapped else make()
     _, said = batches_and_warnings(dataset, workers, resumed=False)
@@ -216,4 +240,5 @@ def test_no_sample_depends_on_the_earlier_value_of_such_an_attribute(
 def test_the_chance_finds_such_attributes() -> None:
     assert set_anew(_drawn("self.a = 0", "if self.c:\n    self.begin()\nelse:\n    self.a = 1"))
     assert set_anew(_drawn("", "self.b = 1; self.c = self.b; self.a, t = 2, self.c")) == set("abc")
+    assert not set_anew(_drawn("", "t = len.dataset; self.a = t.a"))
     assert not set_anew(_drawn("self.b = 1", "self.a += 1; t = self.b; self.begin(); f(self)"))

@@ -114,10 +114,14 @@ class _Look:
                 self.look(target)
 
     def look(self, node: ast.AST) -> None:
-        """Note all that is read in it, of any object: another one may lead to the dataset."""
+        """Note all that is read in it; ``self.parent.child.at`` may lead to the dataset as well."""
         attributes = [each for each in ast.walk(node) if isinstance(each, ast.Attribute)]
         mine = [each for each in attributes if self.is_mine(each)]
-        self.read |= {each.attr for each in attributes} - self.anew
+        others = [each for each in attributes if each not in mine]
+        of_names = [each for each in others if isinstance(each.value, ast.Name)]
+        self.read |= {each.attr for each in attributes if each not in of_names} - self.anew
+        if any(each.attr == "dataset" for each in others):  # of torch's WorkerInfo
+            raise _Unclear
         named = [each for each in ast.walk(node) if isinstance(each, ast.Name)]
         bare = sum(each.id == self.me for each in named) > len(mine)
         if bare or any(each.id == "super" for each in named):

@@ -84,6 +84,7 @@ FIELDS: dict[str, dict[str, tuple[type[Any], ...]]] = {
         "mark": (dict, _NULL),
         "marked": (int,),
         "since": (list,),
+        "seen": (list,),
     },
     "mark": {
         "dataset": _FORM, "iterator": _FORM, "rng": (dict,), "first_rng": (dict,), "over": (bool,),

@@ -241,12 +241,14 @@ def _feedback(state: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _stream(position: StreamPosition, samples: int) -> dict[str, Any]:
+    seen = {} if position.seen is None else {"seen": list(position.seen)}
     return {
         "given": position.given,
         "ended": position.ended,
         "marked": position.state_at,
         "mark": position.state,
         "since": _packed(position.since, samples),
+        **seen,
     }
 
 
@@ -281,7 +283,18 @@ def _streams(
         if state_at + len(since) > given:
             raise DamagedStateError(f"{field}.marked", f"at most {given - len(since)}", state_at)
         tasks = [replace(task, stream=stream) for task in since]
-        yield StreamPosition(given, form["ended"], form.get("mark"), state_at, tasks)
+        seen = _seen(form.get("seen"), f"{field}.seen", state_at, given)
+        yield StreamPosition(given, form["ended"], form.get("mark"), state_at, tasks, seen)
+
+
+def _seen(form: Any, field: str, state_at: int, given: int) -> tuple[int, int] | None:
+    if form is None:
+        return None
+    if type(form) is list and len(form) == 2 and all(type(each) is int for each in form):
+        number, checksum = form
+        if state_at < number <= given and 0 <= checksum < 1 << 32:
+            return number, checksum
+    raise DamagedStateError(field, f"a number up to {given}, and a checksum", form)
 
 
 # --- the window ----------------------------------------------------------------------------------

@@ -24,6 +24,13 @@ from .task import Task
 StreamStates = dict[int, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The checksum of a batch, in the place of a state: its stream can only be replayed."""
+
+    checksum: int
+
+
 @dataclass(slots=True)
 class StreamPosition:
     """The position of a stream."""
@@ -38,13 +45,15 @@ class StreamPosition:
     state_at: int = 0
     #: map-style: the tasks in between
     since: list[Task] = field(default_factory=list)
+    #: the number of one of these, from 1, and its checksum, with which a replay is compared
+    seen: tuple[int, int] | None = None
 
     def deliver(self, task: Task, state: Any, remember: bool) -> None:
         """A batch of the stream was delivered.
 
         Args:
             task: the batch's.
-            state: the stream's state after it; None if it was not taken.
+            state: the stream's state after it, or the batch's checksum; None if none was taken.
             remember: the task is needed to fetch the batch again.
         """
         self.given += 1
@@ -52,8 +61,10 @@ class StreamPosition:
             # To go on without a state, the tasks are needed; but it cannot be saved any more.
             self.state = state if self.state_at == 0 else self.state
             self.since.append(task)
+        elif isinstance(state, Seen):
+            self.seen = self.given, state.checksum
         elif state is not None:
-            self.state, self.state_at = state, self.given
+            self.state, self.state_at, self.seen = state, self.given, None
             self.since.clear()
         elif remember:
             self.since.append(task)
@@ -83,7 +94,8 @@ class StreamPosition:
 
     def copy(self, **changes: Any) -> StreamPosition:
         """A position that does not move with this one."""
-        copy = StreamPosition(self.given, self.ended, self.state, self.state_at, list(self.since))
+        since = list(self.since)
+        copy = StreamPosition(self.given, self.ended, self.state, self.state_at, since, self.seen)
         return replace(copy, **changes) if changes else copy
 
 

@@ -391,3 +391,14 @@ def text_of_replay(spec: Spec, epoch: int, count: int) -> str:
         f"{count} batches of epoch {epoch} are fetched again and dropped. "
         f"{advice}{ahead * disturbed}"
     )
+
+
+def text_of_difference(dataset: Any) -> str:
+    """The warning of a replay that has given other batches."""
+    return (
+        f"the dataset {type(dataset).__qualname__} has no state, and was read again: a batch that "
+        "it had given came as another one. So samples may be lost, or come twice. Perhaps its "
+        "__iter__ makes a generator without a seed, random.Random() for example; or threads draw "
+        "random numbers; or the order of files differs. Seed from picklable_loader.current_seed(), "
+        "or give the dataset state_dict and load_state_dict"
+    )

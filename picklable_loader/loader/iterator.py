@@ -17,7 +17,7 @@ from ..epoch.fits import check_kind
 from ..epoch.position import Position
 from ..epoch.ranks import check_rank
 from ..epoch.spec import Spec
-from ..epoch.stream_states import replayed, text_of_replay
+from ..epoch.stream_states import replayed, text_of_difference, text_of_replay
 from ..epoch.turns import AT_REST, MOVING
 from ..epoch.unsaved import warn_of_made
 from ..errors import (
@@ -357,12 +357,16 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
                 return payload, state_here(loader, self._position)  # type: ignore[return-value]
         return payload  # type: ignore[no-any-return]
 
-    def _note_found(self, made: Sequence[str], collected: Sequence[str]) -> None:
+    def _note_found(
+        self, made: Sequence[str], collected: Sequence[str], differs: Sequence[str]
+    ) -> None:
         inner = self.loader._pl
         if made and not inner.warned_of_made:
             inner.warned_of_made = True
             warn_of_made(made)
         inner.collected.update(collected)
+        if differs:
+            warn(text_of_difference(self.loader.dataset))
 
     def _raise(self, answer: Answer) -> NoReturn:
         own = getattr(answer.payload, "exc_type", type(answer.payload))

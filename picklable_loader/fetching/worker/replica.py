@@ -23,13 +23,14 @@ from torch.utils.data._utils import worker as torch_worker
 
 from ...core.events import Arrived, Emptied, Ended, Failed
 from ...core.shard import ALONE, StreamShare
-from ...core.streams import StreamPosition
+from ...core.streams import Seen, StreamPosition
 from ...core.task import Task
 from ...datasets.datapipes import seeded
 from ...errors import StreamError, UsageError
 from ...rng.current import set_current
 from ...rng.generators import GLOBAL, restore_all
 from ..transport.messages import Answer, EpochStart
+from .batch_checksum import batch_checksum
 from .cadence import Cadence
 from .collected import Collected
 from .dataset_epoch import DatasetEpoch
@@ -135,6 +136,10 @@ class Replica:
         #: looks at the first batches; None once it has
         self._collected: Collected | None = Collected(parts)
         self._paths: tuple[str, ...] = ()  # what it has found
+        #: batches of the epoch that were asked for; and the stream can only be replayed
+        self._given, self._replayed = 0, False
+        #: "samples" if a batch that was fetched again was another one than before
+        self._differs: tuple[str, ...] = ()
         self._proof = PositionProof(job.dataset)
         seed = config.base_seed + number
         info = torch_worker.WorkerInfo(
@@ -173,6 +178,7 @@ class Replica:
         torch_worker._worker_info = self._shown = self._info if begin.worker_info else None
         self._epoch.begin(begin)
         job, seed = self._job, begin.base_seed
+        self._given, self._replayed = 0 if position is None else position.given, False
         # `begin.states` are of now; a replay of the whole epoch draws from where that began
         if position is None or position.state is not None or not position.given:
             restore_all(begin.states or {})
@@ -207,8 +213,9 @@ class Replica:
         self._first = self.take_state(over=False) if first else None
         task = Task(0, [None] * job.batch_size if job.batched else None, 0)
         again = repeat(task, since)
-        for task in again if job.iterable else position.since:
-            self._fetch_again(task, position)
+        tasks = again if job.iterable else position.since
+        for number, task in enumerate(tasks, position.state_at + 1):
+            self._fetch_again(task, position, number)
 
     @property
     def from_last_epoch(self) -> bool:
@@ -221,6 +228,7 @@ class Replica:
         fetcher = self._fetcher
         assert fetcher is not None, "the worker could not begin"
         whose = run, task.step, self._config.worker
+        self._given += 1
         collected = self._collected
         if collected is not None:
             collected.begin()
@@ -235,11 +243,14 @@ class Replica:
             state = self._state_if_due(began_ns, failed=True)
             wrapped = None if self._config.here else ExceptionWrapper(where=self._config.where)
             return Answer(*whose, Failed, wrapped or error, None, state)
-        state = None if self._saver is None else self._state_if_due(began_ns)
+        state = None if self._saver is None else self._state_if_due(began_ns, batch=batch)
         if collected is not None:
             self._paths = collected.end(task.indices)
             self._collected = collected if collected.looks else None
-        found = (fetcher.made, self._paths) if fetcher.made or self._paths else ()
+        found: tuple[tuple[str, ...], ...] = ()
+        if fetcher.made or self._paths or self._differs:
+            found = fetcher.made, self._paths, self._differs
+        self._differs = ()
         return Answer(*whose, Arrived, batch, None, state, notes=notes, found=found)
 
     def _fetched(self, task: Task) -> tuple[Any, Any]:
@@ -249,8 +260,10 @@ class Replica:
         # `convert` may draw from a generator that the dataset draws from as well.
         return with_feedback(lambda: converted(fetcher.fetch(task), self._job))
 
-    def _state_if_due(self, began_ns: int, failed: bool = False) -> Any:
+    def _state_if_due(self, began_ns: int, failed: bool = False, batch: Any = None) -> Any:
         """The stream's state, if one is due after a batch that was begun then.
+
+        Of a stream that can only be replayed, the batch's checksum.
 
         One is always due after a batch that failed: what fails in a replay is then no repetition.
         """
@@ -261,11 +274,21 @@ class Replica:
         unsaved = not due and self._saver.finds_unsaved(self._fetcher.iterator)
         # Where one is taken every so many batches, a replay is exact until then.
         if not (due or (unsaved and self._job.mark_every is None)):
-            return None
+            return self._seen(batch)
         # An incomplete batch is the last one; its dataset may have begun anew already.
         state = self.take_state(self._fetcher.ended)
+        # With seeding="worker" the program's generators may be elsewhere when batches are dropped.
+        disturbed = self._config.here and self._job.seeding == "worker"
+        self._replayed = state is None and not disturbed
         self.cadence.taken(time.perf_counter_ns() - now_ns)
-        return state
+        return self._seen(batch) if state is None else state
+
+    def _seen(self, batch: Any) -> Seen | None:
+        """The checksum of batches 1, 2, 4, ... 64, 128, 192, ...: the same ones in each run."""
+        count = self._given
+        if batch is None or not self._replayed or (count % 64 and count & (count - 1)):
+            return None
+        return Seen(batch_checksum(batch))
 
     def first_state(self, begins: bool) -> Any:
         """The stream's state at the beginning of the epoch; None: it is not known."""
@@ -279,10 +302,12 @@ class Replica:
         fetcher = self._fetcher
         return self._saver.take(fetcher.iterator, over, fetcher.fresh, fetcher.drew)
 
-    def _fetch_again(self, task: Task, position: StreamPosition) -> None:
+    def _fetch_again(self, task: Task, position: StreamPosition, number: int) -> None:
         assert self._fetcher is not None
         try:
-            self._fetched(task)  # it was delivered, and so was its feedback
+            batch, _ = self._fetched(task)  # it was delivered, and so was its feedback
+            if position.seen is not None and position.seen[0] == number:
+                self._differs = ("samples",) * (batch_checksum(batch) != position.seen[1])
         except StreamEnded:
             raise self._refusal(
                 f"it ended before batch {position.given}, which it had given when it was saved"

@@ -400,5 +400,6 @@ def text_of_difference(dataset: Any) -> str:
         "it had given came as another one. So samples may be lost, or come twice. Perhaps its "
         "__iter__ makes a generator without a seed, random.Random() for example; or threads draw "
         "random numbers; or the order of files differs. Seed from picklable_loader.current_seed(), "
-        "or give the dataset state_dict and load_state_dict"
+        "or give the dataset state_dict and load_state_dict. If you have changed the data or the "
+        "code on purpose, ignore this"
     )

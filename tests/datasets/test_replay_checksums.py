@@ -17,7 +17,7 @@ from torch.utils.data import IterableDataset
 
 from picklable_loader import DataLoader, current_seed
 from picklable_loader.errors import DamagedStateError, LoaderWarning, ReplayWarning
-from picklable_loader.fetching.worker.batch_checksum import batch_checksum
+from picklable_loader.fetching.worker.batch_checksum import batch_checksum, is_other
 
 SAMPLES = 40
 
@@ -149,6 +149,14 @@ def test_a_damaged_checksum_is_refused(seen: Any) -> None:
         DataLoader(Shuffled(seeded), 4, seed=1).load_state_dict(state)
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 # --- the checksum --------------------------------------------------------------------------------
 
 _SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary())
@@ -179,16 +187,64 @@ def test_equal_batches_have_one_checksum(batch: Any) -> None:
         (torch.full((3,), 1 + 1j), torch.full((3,), 1 + 2j)),
         (torch.ones(3, dtype=torch.bfloat16), -torch.ones(3, dtype=torch.bfloat16)),
         (np.ones(3, np.complex64), 2 * np.ones(3, np.complex64)),
+        (np.arange(64) + 1j, np.arange(64) * 5 + 7j),
+        (torch.eye(40).T, torch.ones(40, 40).T),
+        (10**5000, 10**5000 + 1),
+        ([{"a": 1, "b": n} for n in range(64)], [{"a": 1, "b": -n} for n in range(64)]),
+        (torch.zeros(32, 512), torch.arange(512).expand(32, 512) % 2),
     ],
+    ids=lambda each: type(each).__name__,
 )
-def test_others_have_another_one(one: Any, other: Any) -> None:
+def test_others_have_another_one(one: Any, other: Any, one_thread: None) -> None:
     assert batch_checksum(one) != batch_checksum(other)
+    assert is_other(other, batch_checksum(one)) and not is_other(one, batch_checksum(one))
 
 
-def test_the_last_bits_of_floats_do_not_count() -> None:
-    sums = torch.tensor([0.1, 3.3, -7.7e9, float("inf")])
-    assert batch_checksum(sums) == batch_checksum(sums * (1 + 2**-23))
+def test_the_last_bits_of_floats_do_not_count(one_thread: None) -> None:
+    sums = torch.tensor([0.1, 3.3, -7.7e9, float("inf"), 0.0, float("nan")])
+    assert batch_checksum(sums) == batch_checksum(sums * (1 + 2**-23)) == batch_checksum(sums + 0)
     assert batch_checksum(0.1) == batch_checksum(0.1 + 1e-9)
+    assert batch_checksum(0.0) == batch_checksum(-0.0)
+
+
+def test_floats_count_only_where_both_have_one_thread(one_thread: None) -> None:
+    one, other = (7, torch.zeros(3)), (7, torch.ones(3))
+    exact = batch_checksum(one)
+    torch.set_num_threads(2)
+    inexact = batch_checksum(one)
+    assert not is_other(other, exact) and not is_other(other, inexact)
+    assert is_other((8, torch.zeros(3)), inexact)
+    torch.set_num_threads(1)
+    assert is_other(other, exact) and not is_other(other, inexact)
+
+
+def test_the_order_of_a_dict_does_not_count() -> None:
+    assert batch_checksum({"a": 1, "b": [2]}) == batch_checksum({"b": [2], "a": 1})
+
+
+def test_a_large_batch_is_not_copied() -> None:
+    views = torch.ones(1).expand(1 << 40), torch.zeros(8, 4).T
+    assert batch_checksum(views) == batch_checksum(views)
+
+
+class Raises(dict):  # type: ignore[type-arg]
+    def items(self) -> Any:
+        raise RuntimeError("no items")
+
+    def __len__(self) -> int:
+        raise RuntimeError("no length")
+
+
+def test_a_batch_whose_methods_raise_comes_all_the_same() -> None:
+    assert batch_checksum([Raises(a=1)]) == batch_checksum([Raises(a=1)])
+
+
+def test_padding_within_an_array_does_not_count() -> None:
+    padded = np.dtype([("id", "i1"), ("x", "f8")], align=True)
+    one, other = (np.frombuffer(bytes([fill] * 64), padded).copy() for fill in (0, 255))
+    for each in (one, other):
+        each["id"], each["x"] = 1, 2
+    assert batch_checksum(one) == batch_checksum(other)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import linecache
 import pickle
 import warnings
 from collections.abc import Iterator
+from functools import wraps
 from itertools import count
 from textwrap import indent
 from typing import Any
@@ -118,12 +119,11 @@ def batches_and_warnings(dataset: Any, workers: int, resumed: bool) -> tuple[lis
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("wrapped", [False, True])
 @pytest.mark.parametrize("make", [Begins, BeginsByWorker])
 def test_a_position_that_each_iteration_sets_anew_is_resumed_without_a_warning(
-    make: Any, wrapped: bool, workers: int
+    make: Any, workers: int
 ) -> None:
-    dataset = Wraps(make()) if wrapped else make()
+    dataset = make()
     expected, said = batches_and_warnings(dataset, workers, resumed=False)
     assert not said
     assert batches_and_warnings(dataset, workers, resumed=True)[0] == expected != []
@@ -144,7 +144,154 @@ def test_one_that_is_read_first_is_warned_of(make: Any, wrapped: bool, workers: 
 def test_a_class_whose_source_is_gone_has_none() -> None:
     names: dict[str, Any] = {}
     exec("class Typed:\n    def __iter__(self):\n        self.position = 0", names)
-    assert set_anew(names["Typed"]) == set()
+    assert set_anew(names["Typed"]()) == set()
+
+
+class Earlier(IterableDataset[int]):
+    """Its samples depend on the number that the epoch before has left, in one way or another."""
+
+    def __init__(self) -> None:
+        self.n = 0
+        self.other: Any = self
+        self.peeks = self.peek
+
+    def peek(self) -> int:
+        return self.n
+
+    def earlier(self) -> int:
+        return self.n
+
+    def __iter__(self) -> Iterator[int]:
+        start = self.earlier()
+        self.n = 0
+        for each in range(start, start + 12):
+            self.n += 1
+            yield each
+
+
+class ByAnAlias(Earlier):
+    def __iter__(self) -> Iterator[int]:
+        other = self.other
+        start = other.n
+        self.n = 0
+        yield from self.counted(start)
+
+    def counted(self, start: int) -> Iterator[int]:
+        for each in range(start, start + 12):
+            self.n += 1
+            yield each
+
+
+class ByAMethodThatItHolds(ByAnAlias):
+    def __iter__(self) -> Iterator[int]:
+        peek = self.peeks
+        start = peek()
+        self.n = 0
+        yield from self.counted(start)
+
+
+class ByItsHelper(ByAnAlias):
+    def __iter__(self) -> Iterator[int]:
+        start = self.other.peek()
+        self.n = 0
+        yield from self.counted(start)
+
+
+def newest(of: list[Any]) -> int:
+    return int(of[-1].n)
+
+
+ALL: list[Any] = []
+
+
+class ByAFunction(ByAnAlias):
+    def __iter__(self) -> Iterator[int]:
+        ALL.append(self)
+        start = newest(ALL)
+        self.n = 0
+        yield from self.counted(start)
+
+
+class ByItsGetattr(ByAnAlias):
+    def __getattr__(self, name: str) -> Any:
+        if name != "first":
+            raise AttributeError(name)
+        return self.__dict__["n"]
+
+    def __iter__(self) -> Iterator[int]:
+        start = self.first
+        self.n = 0
+        yield from self.counted(start)
+
+
+class ByAnotherName(ByAnAlias):
+    def __init__(self) -> None:
+        super().__init__()
+        self.__n = 0
+
+    def __iter__(self) -> Iterator[int]:
+        start = self.__n
+        self._ByAnotherName__n = 0
+        for each in range(start, start + 12):
+            self.__n += 1
+            yield each
+
+
+class ByALazyMethod(ByAnAlias):
+    def begin(self) -> Iterator[None]:
+        self.n = 0
+        yield
+
+    def __iter__(self) -> Iterator[int]:
+        self.begin()
+        start, self.n = self.n, 0
+        yield from self.counted(start)
+
+
+class ByItsDecorator(ByAnAlias):
+    def __iter__(self) -> Iterator[int]:
+        self.n = 0
+        yield from self.counted(self.start)
+
+
+def after(function: Any) -> Any:
+    @wraps(function)
+    def wrapper(self: Any) -> Any:
+        self.start = self.n
+        return function(self)
+
+    return wrapper
+
+
+ByItsDecorator.__iter__ = after(ByItsDecorator.__iter__)  # type: ignore[method-assign]
+
+
+class ByAReplacedMethod(ByAnAlias):
+    def __init__(self) -> None:
+        super().__init__()
+        self.begin = int  # type: ignore[method-assign]
+
+    def begin(self) -> None:
+        self.n = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.begin()
+        start, self.n = self.n, 0
+        yield from self.counted(start)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [Earlier, ByAnAlias, ByAMethodThatItHolds, ByItsHelper, ByAFunction, ByItsGetattr]
+    + [ByAnotherName, ByALazyMethod, ByItsDecorator, ByAReplacedMethod],
+)
+def test_a_number_of_the_epoch_before_is_found_however_it_is_read(kind: Any) -> None:
+    assert not set_anew(kind()) & {"n", "_ByAnotherName__n"}
+    loader = DataLoader(kind(), 2)
+    list(loader)
+    next(iter(loader))
+    with pytest.warns(LoaderWarning, match="has no state, and its epochs have changed"):
+        loader.state_dict()
 
 
 # --- classes by chance ---------------------------------------------------------------------------
@@ -231,14 +378,16 @@ def test_no_sample_depends_on_the_earlier_value_of_such_an_attribute(
     kind = _drawn(begin, body)
     try:
         values = dict.fromkeys(_NAMES, 5)
-        for name in set_anew(kind) & set(_NAMES):
+        for name in set_anew(kind(**values)) & set(_NAMES):
             assert _read(kind, {**values, name: other}) == _read(kind, values), name
     finally:
         linecache.cache.pop(kind.__iter__.__code__.co_filename)
 
 
 def test_the_chance_finds_such_attributes() -> None:
-    assert set_anew(_drawn("self.a = 0", "if self.c:\n    self.begin()\nelse:\n    self.a = 1"))
-    assert set_anew(_drawn("", "self.b = 1; self.c = self.b; self.a, t = 2, self.c")) == set("abc")
-    assert not set_anew(_drawn("", "t = len.dataset; self.a = t.a"))
-    assert not set_anew(_drawn("self.b = 1", "self.a += 1; t = self.b; self.begin(); f(self)"))
+    def found(begin: str, body: str) -> set[str]:
+        return set(set_anew(_drawn(begin, body)(1, 2, 3)))
+
+    assert found("self.a = 0", "if self.c:\n    self.begin()\nelse:\n    self.a = 1") == {"a"}
+    assert found("", "self.b = 1; self.c = self.b; self.a, t = 2, self.c") == {"a", "b", "c"}
+    assert not found("self.b = 1", "self.a += 1; t = self.b; self.begin(); f(self)")

@@ -93,22 +93,14 @@ class FirstBaseline(Baseline):
         return (self._by_program | since) - self._by_epochs
 
     def _paths(self) -> dict[tuple[Any, ...], Form]:
-        """By path, the forms of attributes, and of those of datasets below; none if not needed.
-
-        An attribute that ``iter`` of its dataset sets anew is left out.
-        """
+        """By path, the forms of attributes, and of those of datasets below; none if not needed."""
         dataset = self._dataset
-        below = (_is_dataset(each) or _holds_datasets(each) for each in self._attributes().values())
-        if self._stateful or not (has_set_epoch(dataset) or any(below)):
+        if self._stateful or not has_set_epoch(dataset):
             return {}
         found: dict[tuple[Any, ...], Form] = {}
         ahead: list[tuple[Any, ...]] = [((), dataset, {id(dataset)})]
         for path, owner, above in ahead:
-            kind: Any = type(owner)
-            anew = set_anew(kind)
             for name, value in _parts(owner):
-                if name in anew:
-                    continue
                 where = *path, name
                 if id(value) not in above and (_is_dataset(value) or _holds_datasets(value)):
                     ahead.append((where, value, above | {id(value)}))
@@ -159,24 +151,24 @@ class FirstBaseline(Baseline):
                 *(changed.keys() & vars(kind).keys() for kind in kinds),
                 numbers & _asked_for(kinds[0]),
             )
-            .difference(set_anew(kinds[0]))
+            .difference(set_anew(self._dataset))
         )
         as_in_class = {name for name in changed if self._first.get((name,)) == forms[name]}
-        again = self._always_begun_alike() | self._set_by_program(forms)
+        again = self._only_set_by_epoch() | self._set_by_program(forms)
         lost &= built - again - as_in_class
         drift = {*gone, *changed} & built - again - as_in_class
         found: dict[str, Any] = {"drift": sorted(drift | lost | self._drifted)}
         found |= {"begun": entry} if gone or changed or also else {}
         return {**found, "lost": sorted(lost)} if lost else found
 
-    def _always_begun_alike(self) -> set[str]:
-        """Attributes in which nothing has changed but what set_epoch or an ``iter`` sets anew."""
-        if not self._first:
-            return set()
+    def _only_set_by_epoch(self) -> set[str]:
+        """Attributes in which set_epoch has changed something, and nothing else has."""
+        names = {path[0] for path in self._set_by_epoch}
+        if not names:
+            return names
         now = self._paths()
-        others = (self._first.keys() | now.keys()) - self._set_by_epoch
-        changed = {path[0] for path in others if self._first.get(path) != now.get(path)}
-        return {path[0] for path in now} - changed
+        others = self._first.keys() & now.keys() - self._set_by_epoch
+        return names - {path[0] for path in others if self._first[path] != now[path]}
 
 
 def _parts(owner: Any) -> list[tuple[Any, Any]]:

@@ -1,20 +1,24 @@
 """Attributes that a dataset's ``__iter__`` sets before it reads them, as its source shows.
 
 ``self.position = 0`` at its beginning is one example. No sample depends on the value that an
-earlier epoch has left there. Whatever this module does not follow (a loop, a call that has the
-dataset as an argument) ends its look: then the attributes after it may depend on earlier epochs.
+earlier epoch has left there. Whatever this module does not follow (a loop, a call of the program's
+functions) ends its look: then the attributes after it may depend on earlier epochs.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from inspect import getattr_static, getsource
 from textwrap import dedent
-from types import FunctionType, MemberDescriptorType
+from types import FunctionType, MemberDescriptorType, ModuleType
 from typing import Any
+
+from ...saving.pickles.by_reference import attributes_of
 
 #: values of these kinds of nodes may be computed later, or not at all
 _LATER = (ast.Lambda, ast.Yield, ast.YieldFrom, ast.Await)
@@ -26,16 +30,24 @@ class _Unclear(Exception):
     """It follows the code up to here."""
 
 
+def set_anew(dataset: Any) -> frozenset[str]:
+    """Their names; none where Python does not have the source of its class."""
+    kind: Any = type(dataset)
+    names, methods = _in_class(kind)
+    replaced = methods.intersection(attributes_of(dataset)) if names else ()
+    return frozenset() if replaced else names
+
+
 @lru_cache(256)
-def set_anew(kind: Any) -> frozenset[str]:
-    """Their names, of datasets of a class; none where Python does not have its source."""
+def _in_class(kind: Any) -> tuple[frozenset[str], frozenset[str]]:
+    """The same for any dataset of a class; and the methods of which this is known."""
     look = _Look(kind)
-    own = ("__setattr__", "__getattribute__")
-    if all(getattr_static(kind, name) is getattr_static(object, name) for name in own):
+    own = ("__setattr__", "__getattribute__", "__getattr__")
+    if all(getattr_static(kind, n, None) is getattr_static(object, n, None) for n in own):
         # OSError: there is no source; others: the file has changed since.
         with suppress(_Unclear, OSError, TypeError, SyntaxError, ValueError, IndexError):
             look.method("__iter__")
-    return frozenset(look.anew)
+    return frozenset(look.anew), frozenset(look.entered)
 
 
 class _Look:
@@ -45,12 +57,16 @@ class _Look:
         self.kind = kind
         #: attributes that were set before any of that name was read; all that were read
         self.anew, self.read = set[str](), set[str]()
-        #: methods that were entered, and what the present one calls its object
-        self.entered, self.me = set[str](), ""
+        #: methods that were entered; what the present one calls its object, and its global names
+        self.entered, self.me, self.globals = set[str](), "", dict[str, Any]()
+        #: local names of torch's WorkerInfo
+        self.infos = set[str]()
 
     def method(self, name: str) -> None:
         function = getattr_static(self.kind, name, None)
         if type(function) is not FunctionType or name in self.entered:
+            raise _Unclear
+        if hasattr(function, "__wrapped__"):
             raise _Unclear
         self.entered.add(name)
         [definition] = ast.parse(dedent(getsource(function))).body
@@ -58,9 +74,13 @@ class _Look:
             raise _Unclear
         if definition.name != function.__name__:  # the file has changed
             raise _Unclear
-        before, self.me = self.me, definition.args.args[0].arg
+        if name != "__iter__" and any(isinstance(each, _LATER) for each in ast.walk(definition)):
+            raise _Unclear  # the body of a generator does not run now
+        before = self.me, self.globals, self.infos
+        self.me, self.globals = definition.args.args[0].arg, function.__globals__
+        self.infos = set()
         self.follow(definition.body)
-        self.me = before
+        self.me, self.globals, self.infos = before
 
     def follow(self, statements: Sequence[ast.stmt]) -> None:
         for statement in statements:
@@ -69,6 +89,8 @@ class _Look:
             elif isinstance(statement, ast.Assign):
                 self.value(statement.value)
                 self.set(statement.targets)
+                if self.is_info(statement.value):
+                    self.infos |= {e.id for e in statement.targets if isinstance(e, ast.Name)}
             elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
                 self.value(statement.value)
                 self.set([statement.target])
@@ -104,6 +126,8 @@ class _Look:
 
     def set(self, targets: list[ast.expr]) -> None:
         for target in targets:
+            if isinstance(target, ast.Name):
+                self.infos.discard(target.id)
             if isinstance(target, (ast.Tuple, ast.List)):
                 self.set(target.elts)
             elif self.is_mine(target):
@@ -114,27 +138,50 @@ class _Look:
                 self.look(target)
 
     def look(self, node: ast.AST) -> None:
-        """Note all that is read in it; ``self.parent.child.at`` may lead to the dataset as well."""
-        attributes = [each for each in ast.walk(node) if isinstance(each, ast.Attribute)]
+        """Note all that is read in it, of any object: another one may be the dataset itself."""
+        parts = list(ast.walk(node))
+        attributes = [each for each in parts if isinstance(each, ast.Attribute)]
         mine = [each for each in attributes if self.is_mine(each)]
-        others = [each for each in attributes if each not in mine]
-        of_names = [each for each in others if isinstance(each.value, ast.Name)]
-        self.read |= {each.attr for each in attributes if each not in of_names} - self.anew
-        if any(each.attr == "dataset" for each in others):  # of torch's WorkerInfo
+        named = [each for each in parts if isinstance(each, ast.Name)]
+        if any(isinstance(each, _LATER) for each in parts):
             raise _Unclear
-        named = [each for each in ast.walk(node) if isinstance(each, ast.Name)]
-        bare = sum(each.id == self.me for each in named) > len(mine)
-        if bare or any(each.id == "super" for each in named):
+        if sum(each.id == self.me for each in named) > len(mine):  # it is an argument, say
             raise _Unclear
-        for each in ast.walk(node):
-            if isinstance(each, _LATER) or (isinstance(each, ast.Call) and self.is_mine(each.func)):
-                raise _Unclear
+        if not all(self.is_harmless(each) for each in parts if isinstance(each, ast.Call)):
+            raise _Unclear
+        for each in attributes:
+            of_info = isinstance(each.value, ast.Name) and each.value.id in self.infos
+            if not of_info or each.attr == "dataset":
+                self.read |= {each.attr} - self.anew
+        if any(each.attr == "dataset" for each in attributes if each not in mine):
+            raise _Unclear  # of torch's WorkerInfo: this worker's copy
         for each in mine:
             self.check(each.attr)
+
+    def is_harmless(self, call: ast.Call) -> bool:
+        """The function is Python's, torch's or numpy's, which do not know the dataset."""
+        path, node = list[str](), call.func
+        while isinstance(node, ast.Attribute):
+            path.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name) or node.id in ("super", "vars", "locals", "eval", "exec"):
+            return False
+        found = self.globals.get(node.id, getattr(builtins, node.id, None))
+        for name in reversed(path):
+            found = getattr(found, name, None) if isinstance(found, ModuleType) else None
+        package = str(getattr(found, "__module__", None)).partition(".")[0]
+        return package in sys.stdlib_module_names or package in ("torch", "numpy")
+
+    def is_info(self, node: ast.expr) -> bool:
+        function = node.func if isinstance(node, ast.Call) else None
+        name = getattr(function, "attr", getattr(function, "id", None))
+        return name == "get_worker_info"
 
     def check(self, name: str) -> None:
         """A method, or a property, may read and set anything."""
         value = getattr_static(self.kind, name, None)
+        if name.startswith("__"):  # Python may know it under another name
+            raise _Unclear
         if hasattr(value, "__get__") and type(value) is not MemberDescriptorType:
             raise _Unclear
 

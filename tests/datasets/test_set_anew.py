@@ -190,6 +190,22 @@ class ByAMethodThatItHolds(ByAnAlias):
         yield from self.counted(start)
 
 
+class ByALocalName(ByAnAlias):
+    def __iter__(self) -> Iterator[int]:
+        wraps = self.peeks
+        info: Any = get_worker_info()
+        if info is None:
+            info = self.other
+        else:
+            info = get_worker_info()
+        start = wraps(self.peeks) + info.n if callable(self.peeks) else 0
+        self.n = 0
+        yield from self.counted(start // 2)
+
+    def peek(self, other: Any = None) -> int:
+        return self.n
+
+
 class ByItsHelper(ByAnAlias):
     def __iter__(self) -> Iterator[int]:
         start = self.other.peek()
@@ -282,7 +298,7 @@ class ByAReplacedMethod(ByAnAlias):
 
 @pytest.mark.parametrize(
     "kind",
-    [Earlier, ByAnAlias, ByAMethodThatItHolds, ByItsHelper, ByAFunction, ByItsGetattr]
+    [Earlier, ByAnAlias, ByAMethodThatItHolds, ByALocalName, ByItsHelper, ByAFunction, ByItsGetattr]
     + [ByAnotherName, ByALazyMethod, ByItsDecorator, ByAReplacedMethod],
 )
 def test_a_number_of_the_epoch_before_is_found_however_it_is_read(kind: Any) -> None:

@@ -25,6 +25,9 @@ _LATER = (ast.Lambda, ast.Yield, ast.YieldFrom, ast.Await)
 #: statements that set nothing anew
 _PLAIN = (ast.Pass, ast.Import, ast.ImportFrom, ast.Assert, ast.Expr, ast.AugAssign)
 
+#: functions of Python's that know the object whose method calls them
+_KNOWING = ("super", "vars", "locals", "eval", "exec")
+
 
 class _Unclear(Exception):
     """It follows the code up to here."""
@@ -59,8 +62,8 @@ class _Look:
         self.anew, self.read = set[str](), set[str]()
         #: methods that were entered; what the present one calls its object, and its global names
         self.entered, self.me, self.globals = set[str](), "", dict[str, Any]()
-        #: local names of torch's WorkerInfo
-        self.infos = set[str]()
+        #: local names of torch's WorkerInfo, and of anything else
+        self.infos, self.locals = set[str](), set[str]()
 
     def method(self, name: str) -> None:
         function = getattr_static(self.kind, name, None)
@@ -76,11 +79,11 @@ class _Look:
             raise _Unclear
         if name != "__iter__" and any(isinstance(each, _LATER) for each in ast.walk(definition)):
             raise _Unclear  # the body of a generator does not run now
-        before = self.me, self.globals, self.infos
+        before = self.me, self.globals, self.infos, self.locals
         self.me, self.globals = definition.args.args[0].arg, function.__globals__
-        self.infos = set()
+        self.infos, self.locals = set(), {each.arg for each in definition.args.args[1:]}
         self.follow(definition.body)
-        self.me, self.globals, self.infos = before
+        self.me, self.globals, self.infos, self.locals = before
 
     def follow(self, statements: Sequence[ast.stmt]) -> None:
         for statement in statements:
@@ -88,9 +91,7 @@ class _Look:
                 self.choice(statement)
             elif isinstance(statement, ast.Assign):
                 self.value(statement.value)
-                self.set(statement.targets)
-                if self.is_info(statement.value):
-                    self.infos |= {e.id for e in statement.targets if isinstance(e, ast.Name)}
+                self.set(statement.targets, self.is_info(statement.value))
             elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
                 self.value(statement.value)
                 self.set([statement.target])
@@ -124,11 +125,11 @@ class _Look:
         else:
             self.look(node)
 
-    def set(self, targets: list[ast.expr]) -> None:
+    def set(self, targets: list[ast.expr], info: bool = False) -> None:
         for target in targets:
-            if isinstance(target, ast.Name):
-                self.infos.discard(target.id)
-            if isinstance(target, (ast.Tuple, ast.List)):
+            if isinstance(target, ast.Name) and info:
+                self.infos.add(target.id)
+            elif isinstance(target, (ast.Tuple, ast.List)):
                 self.set(target.elts)
             elif self.is_mine(target):
                 name = target.attr  # type: ignore[attr-defined]
@@ -143,6 +144,7 @@ class _Look:
         attributes = [each for each in parts if isinstance(each, ast.Attribute)]
         mine = [each for each in attributes if self.is_mine(each)]
         named = [each for each in parts if isinstance(each, ast.Name)]
+        self.locals |= {each.id for each in named if isinstance(each.ctx, ast.Store)}
         if any(isinstance(each, _LATER) for each in parts):
             raise _Unclear
         if sum(each.id == self.me for each in named) > len(mine):  # it is an argument, say
@@ -150,7 +152,8 @@ class _Look:
         if not all(self.is_harmless(each) for each in parts if isinstance(each, ast.Call)):
             raise _Unclear
         for each in attributes:
-            of_info = isinstance(each.value, ast.Name) and each.value.id in self.infos
+            name = each.value.id if isinstance(each.value, ast.Name) else ""
+            of_info = name in self.infos - self.locals
             if not of_info or each.attr == "dataset":
                 self.read |= {each.attr} - self.anew
         if any(each.attr == "dataset" for each in attributes if each not in mine):
@@ -164,7 +167,7 @@ class _Look:
         while isinstance(node, ast.Attribute):
             path.append(node.attr)
             node = node.value
-        if not isinstance(node, ast.Name) or node.id in ("super", "vars", "locals", "eval", "exec"):
+        if not isinstance(node, ast.Name) or node.id in {*self.infos, *self.locals, *_KNOWING}:
             return False
         found = self.globals.get(node.id, getattr(builtins, node.id, None))
         for name in reversed(path):

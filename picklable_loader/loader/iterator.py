@@ -357,9 +357,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
                 return payload, state_here(loader, self._position)  # type: ignore[return-value]
         return payload  # type: ignore[no-any-return]
 
-    def _note_found(
-        self, made: Sequence[str], collected: Sequence[str], differs: Sequence[str]
-    ) -> None:
+    def _note_found(self, made: Sequence[str], collected: Sequence[str], differs: bool) -> None:
         inner = self.loader._pl
         if made and not inner.warned_of_made:
             inner.warned_of_made = True

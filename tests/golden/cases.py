@@ -178,6 +178,8 @@ GOLDEN = [
         "stream by worker", lambda: {"dataset": Counted(), **EACH, "seed": 6, "seeding": "worker"}
     ),
     Golden("replayed stream", lambda: {"dataset": Generated(), "seed": 6}),
+    # A resume warns, which is an error here, if the checksum of a batch is made in another way.
+    Golden("stream with a checksum", lambda: {"dataset": Generated(), "seed": 6}),
     Golden(
         "map-style with a state",
         lambda: {

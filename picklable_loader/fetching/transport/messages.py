@@ -90,8 +90,8 @@ class Answer:
     #: of the request; no two have the same one
     ticket: int = 0
     #: paths to generators that the first batch of the worker's epoch has made, and to what people's
-    #: code has collected meanwhile; "samples" if batches that were fetched again are other ones
-    found: tuple[tuple[str, ...], ...] = ()
+    #: code has collected meanwhile; was a batch that was fetched again another one? () if nothing
+    found: tuple[tuple[str, ...], tuple[str, ...], bool] | tuple[()] = ()
     #: memory that the batch is in, to be registered with CUDA before a device reads it
     segments: Sequence[LockedMap] = ()
 

@@ -7,6 +7,7 @@ adds in another order, and a difference near 0 may be nothing but that.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from contextlib import suppress
 from itertools import islice
@@ -85,7 +86,7 @@ def _content(part: Any, floats: bool) -> bytes:
 def _some(numbers: Any, floats: bool) -> bytes:
     """Some of the numbers of a tensor or an array, from all over it; they alone are copied."""
     shape = tuple(numbers.shape) or (1,)
-    count = int(np.prod(shape))
+    count = math.prod(shape)
     where = (_WHERE * count).astype(np.int64) if count > _MOST_NUMBERS else np.arange(count)
     found = numbers.reshape(shape) if not numbers.shape else numbers
     at = np.unravel_index(where, shape) if count else ()

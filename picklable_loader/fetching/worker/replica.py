@@ -136,10 +136,10 @@ class Replica:
         #: looks at the first batches; None once it has
         self._collected: Collected | None = Collected(parts)
         self._paths: tuple[str, ...] = ()  # what it has found
-        #: batches of the epoch that were asked for; and the stream can only be replayed
-        self._given, self._replayed = 0, False
-        #: "samples" if a batch that was fetched again was another one than before
-        self._differs: tuple[str, ...] = ()
+        #: its stream has no state, and can only be replayed
+        self._replayed = False
+        #: a batch that was fetched again was another one than before
+        self._differs = False
         self._proof = PositionProof(job.dataset)
         seed = config.base_seed + number
         info = torch_worker.WorkerInfo(
@@ -178,7 +178,7 @@ class Replica:
         torch_worker._worker_info = self._shown = self._info if begin.worker_info else None
         self._epoch.begin(begin)
         job, seed = self._job, begin.base_seed
-        self._given, self._replayed = 0 if position is None else position.given, False
+        self._replayed = False
         # `begin.states` are of now; a replay of the whole epoch draws from where that began
         if position is None or position.state is not None or not position.given:
             restore_all(begin.states or {})
@@ -186,7 +186,8 @@ class Replica:
             self._fetcher = make_fetcher(job, seed)
             return
         since = 0 if position is None else position.given - position.state_at
-        self.cadence = Cadence(job.mark_every, since)
+        given = 0 if position is None else position.given
+        self.cadence = Cadence(job.mark_every, since, given)
         whose_state = self._number, self._shared, self._epoch, self._proof
         self._saver = saver = StreamSaver(job, *whose_state)
         self._first = None
@@ -228,7 +229,6 @@ class Replica:
         fetcher = self._fetcher
         assert fetcher is not None, "the worker could not begin"
         whose = run, task.step, self._config.worker
-        self._given += 1
         collected = self._collected
         if collected is not None:
             collected.begin()
@@ -247,10 +247,9 @@ class Replica:
         if collected is not None:
             self._paths = collected.end(task.indices)
             self._collected = collected if collected.looks else None
-        found: tuple[tuple[str, ...], ...] = ()
-        if fetcher.made or self._paths or self._differs:
-            found = fetcher.made, self._paths, self._differs
-        self._differs = ()
+        differs, self._differs = self._differs, False
+        some = fetcher.made or self._paths or differs
+        found = (fetcher.made, self._paths, differs) if some else ()
         return Answer(*whose, Arrived, batch, None, state, notes=notes, found=found)
 
     def _fetched(self, task: Task) -> tuple[Any, Any]:
@@ -284,11 +283,9 @@ class Replica:
         return self._seen(batch) if state is None else state
 
     def _seen(self, batch: Any) -> Seen | None:
-        """The checksum of batches 1, 2, 4, ... 64, 128, 192, ...: the same ones in each run."""
-        count = self._given
-        if batch is None or not self._replayed or (count % 64 and count & (count - 1)):
-            return None
-        return Seen(batch_checksum(batch))
+        """A batch's checksum, if its stream can only be replayed, and it is one to compare."""
+        due = self._replayed and self.cadence.compared and batch is not None
+        return Seen(batch_checksum(batch)) if due else None
 
     def first_state(self, begins: bool) -> Any:
         """The stream's state at the beginning of the epoch; None: it is not known."""
@@ -307,7 +304,7 @@ class Replica:
         try:
             batch, _ = self._fetched(task)  # it was delivered, and so was its feedback
             if position.seen is not None and position.seen[0] == number:
-                self._differs = ("samples",) * is_other(batch, position.seen[1])
+                self._differs = is_other(batch, position.seen[1])
         except StreamEnded:
             raise self._refusal(
                 f"it ended before batch {position.given}, which it had given when it was saved"

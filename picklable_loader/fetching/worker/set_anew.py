@@ -34,7 +34,7 @@ class _Unclear(Exception):
 
 
 def set_anew(dataset: Any) -> frozenset[str]:
-    """Their names; none where Python does not have the source of its class."""
+    """The names of these attributes; none where Python does not have the source of its class."""
     kind: Any = type(dataset)
     names, methods = _in_class(kind)
     replaced = methods.intersection(attributes_of(dataset)) if names else ()
@@ -43,7 +43,7 @@ def set_anew(dataset: Any) -> frozenset[str]:
 
 @lru_cache(256)
 def _in_class(kind: Any) -> tuple[frozenset[str], frozenset[str]]:
-    """The same for any dataset of a class; and the methods of which this is known."""
+    """The same for any dataset of a class; and the names of the methods that set them."""
     look = _Look(kind)
     own = ("__setattr__", "__getattribute__", "__getattr__")
     if all(getattr_static(kind, n, None) is getattr_static(object, n, None) for n in own):
@@ -66,6 +66,11 @@ class _Look:
         self.infos, self.locals = set[str](), set[str]()
 
     def method(self, name: str) -> None:
+        """Follow a method that is called now.
+
+        Raises:
+            _Unclear: as do all that follow; its code cannot be followed any further.
+        """
         function = getattr_static(self.kind, name, None)
         if type(function) is not FunctionType or name in self.entered:
             raise _Unclear
@@ -126,6 +131,7 @@ class _Look:
             self.look(node)
 
     def set(self, targets: list[ast.expr], info: bool = False) -> None:
+        """Note what is set; ``info``: to torch's WorkerInfo."""
         for target in targets:
             if isinstance(target, ast.Name) and info:
                 self.infos.add(target.id)
@@ -153,8 +159,7 @@ class _Look:
             raise _Unclear
         for each in attributes:
             name = each.value.id if isinstance(each.value, ast.Name) else ""
-            of_info = name in self.infos - self.locals
-            if not of_info or each.attr == "dataset":
+            if name not in self.infos - self.locals:
                 self.read |= {each.attr} - self.anew
         if any(each.attr == "dataset" for each in attributes if each not in mine):
             raise _Unclear  # of torch's WorkerInfo: this worker's copy
@@ -176,6 +181,7 @@ class _Look:
         return package in sys.stdlib_module_names or package in ("torch", "numpy")
 
     def is_info(self, node: ast.expr) -> bool:
+        """It gives torch's WorkerInfo."""
         function = node.func if isinstance(node, ast.Call) else None
         name = getattr(function, "attr", getattr(function, "id", None))
         return name == "get_worker_info"
@@ -189,5 +195,6 @@ class _Look:
             raise _Unclear
 
     def is_mine(self, node: ast.AST) -> bool:
+        """It is an attribute of the dataset, by the name that the method has for it."""
         value = node.value if isinstance(node, ast.Attribute) else None
         return isinstance(value, ast.Name) and value.id == self.me

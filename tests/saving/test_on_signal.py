@@ -160,7 +160,10 @@ SCRIPT = """
 import os, signal, sys
 from picklable_loader import DataLoader, load, save_on_signal
 path = sys.argv[1]
-loader = DataLoader(range(40), 2, shuffle=True, seed=1, num_workers=2)
+method = sys.argv[2]
+loader = DataLoader(
+    range(40), 2, shuffle=True, seed=1, num_workers=2, multiprocessing_context=method
+)
 if os.path.exists(path):
     loader.load_state_dict(load(path, weights_only=True))
 with save_on_signal(path, lambda: loader.state_dict()) as stop:
@@ -173,10 +176,13 @@ with save_on_signal(path, lambda: loader.state_dict()) as stop:
 """
 
 
-def test_a_signal_to_the_whole_job_reaches_workers_too_and_loses_nothing(tmp_path: Path) -> None:
-    """A cluster sends SIGTERM to all processes of a job."""
-    words = [sys.executable, "-c", SCRIPT, str(tmp_path / "file")]
-    whole = subprocess.run([*words, ""], capture_output=True, text=True, timeout=60).stdout
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_a_signal_to_the_whole_job_reaches_workers_too_and_loses_nothing(
+    tmp_path: Path, method: str
+) -> None:
+    """A cluster sends SIGTERM to all processes of a job, its fork server among them."""
+    words = [sys.executable, "-c", SCRIPT, str(tmp_path / "file"), method]
+    whole = subprocess.run(words, capture_output=True, text=True, timeout=60).stdout
     job = subprocess.Popen(
         [*words, "wait"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         text=True, start_new_session=True,

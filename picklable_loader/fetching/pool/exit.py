@@ -21,8 +21,8 @@ _MIB = 2**20
 #: signals that mostly come from outside of the program
 _SENT = -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP
 
-#: Python's, if the fork server is gone
-_NOT_KNOWN = 255
+#: Python's exit code for a process whose fork server has died: nobody knows the real one
+NOT_KNOWN = 255
 
 #: what version 1 says where there is no limit
 _NO_LIMIT = 2**60
@@ -72,7 +72,7 @@ def likely_cause(exitcode: int, cgroups: Path = _CGROUPS, ours: Path = _OURS) ->
     code = "The dataset, collate_fn or worker_init_fn, or what they call, has ended the process"
     if exitcode == 0:  # of SIGTERM a worker ends in good order
         return f"{code}; or it was sent SIGTERM, perhaps with the whole job."
-    if exitcode == _NOT_KNOWN:
+    if exitcode == NOT_KNOWN:
         return f"{code}; or the fork server has died, which alone knows the exit code."
     return f"{code}."
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,8 +21,8 @@ from ..worker.fetch import Job
 from ..worker.hooks import check_arguments
 from ..worker.process import without_ctrl_c
 from ..worker.replica import WorkerConfig
-from .exit import Death
-from .new_processes import Work, hidden, preload
+from .exit import NOT_KNOWN, Death
+from .new_processes import Work, ends, hidden, preload, start
 from .shutdown import ASKED_S, Lifeline, remove_shared_memory, retire
 from .stack_dumps import Stacks
 
@@ -92,6 +93,10 @@ class Pool:
         for process in self._processes:
             if process.sentinel in ended:
                 process.join(_DYING_S)
+                if process.exitcode == NOT_KNOWN and process.pid is not None:
+                    # Perhaps the fork server has died, and the worker lives. It would go on taking
+                    # tasks from the common queue, and nobody hears its answers: the loader hangs.
+                    ends(process.pid, signal.SIGKILL)
         dumps = {} if self._stacks is None else self._stacks.dumps
         return [
             Death(worker, process.pid or 0, process.exitcode, dumps.pop(worker, ""))
@@ -135,7 +140,7 @@ class Pool:
                 target=Work(), args=(end, self._job, config, self._lifeline.end, stack), daemon=True
             )
             try:
-                process.start()
+                start(process)
             except (TypeError, AttributeError, pickle.PicklingError):
                 check_arguments(config.init_args or {}, self._context.get_start_method())
                 raise

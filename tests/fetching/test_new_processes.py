@@ -179,6 +179,73 @@ def test_a_dataset_is_pickled_once_for_all_workers(method: str, transport: Any) 
     assert dataset.shared.sum() == 8, "memory that was shared before stays shared"
 
 
+class Held(Dataset[Any]):
+    """Tensors of many kinds; a sample says how its worker sees them."""
+
+    def __init__(self) -> None:
+        whole = torch.arange(12.0).reshape(3, 4)
+        self.views = [whole, whole[0], whole.t(), whole[1:, ::2]]
+        self.parts = [torch.nn.Parameter(torch.ones(3)), torch.ones(2, requires_grad=True)]
+        self.model = torch.nn.Linear(3, 2)
+        self.sparse = [torch.eye(3).to_sparse(), torch.eye(3).to_sparse_csr()]
+        self.marked = [torch.ones(2, dtype=torch.complex64).conj(), torch._neg_view(torch.ones(2))]
+        self.quantized = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
+        self.typed = [torch.ones(2, dtype=kind) for kind in (torch.bfloat16, torch.uint16)]
+        self.typed += [torch.ones(2).to(torch.float8_e4m3fn), torch.ones(2)[:0], torch.tensor(True)]
+        self.storage = torch.ones(3)._typed_storage()
+        self.nowhere = torch.empty(3, device="meta")
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> str:
+        self.views[0][0, 0] = 99  # all of them show it: they have one memory
+        parts = [(type(part), part.is_leaf, part.requires_grad) for part in self.parts]
+        return repr((vars(self), [*self.model.parameters()], parts)).replace(hex(id(self)), "")
+
+
+@pytest.mark.filterwarnings(
+    *(f"ignore:{text}:UserWarning" for text in ("Sparse CSR", "TypedStorage is", "torch.quantize"))
+)
+@METHODS
+def test_tensors_of_a_dataset_are_as_in_a_forked_worker(method: str) -> None:
+    """Torch's loader loses the scale of a quantized one, and that one is conjugated."""
+    dataset = Held()
+    [expected] = DataLoader(dataset, None, num_workers=1, multiprocessing_context="fork")
+    [found] = DataLoader(dataset, None, num_workers=1, multiprocessing_context=method)
+    assert found == expected
+
+
+class Adds(Dataset[Any]):
+    """Each sample adds to a tensor; and there are tensors of 24 and of 16 million bytes."""
+
+    def __init__(self) -> None:
+        self.sum, self.many = torch.zeros(1), [torch.tensor([number]) for number in range(600)]
+        self.large, self.less = torch.ones(6_000_000), torch.ones(4_000_000)
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> Any:
+        self.sum += 1
+        number = int(self.many[100 * index])
+        return number, float(self.sum), self.large.is_shared(), self.less.is_shared()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_tensor_that_workers_change_is_their_own_and_there_may_be_hundreds(method: str) -> None:
+    """Torch has all of them in shared memory, and a fork server takes 250 at most."""
+    dataset = Adds()
+    loader = DataLoader(
+        dataset, None, num_workers=2, multiprocessing_context=method, schedule="round_robin"
+    )
+    numbers, sums, large, less = zip(*loader)
+    assert list(numbers) == [0, 100, 200, 300, 400, 500]
+    assert list(sums) == [1, 1, 2, 2, 3, 3]
+    assert dataset.sum == 0 and not dataset.sum.is_shared()
+    assert set(large) == {method != "fork"} and set(less) == {False}
+
+
 class Queued(Dataset[Any]):
     def __init__(self, context: Any) -> None:
         self.queue, self.lock = context.Queue(), context.Lock()

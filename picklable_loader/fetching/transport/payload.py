@@ -4,6 +4,10 @@ The loader writes it once, however many workers there are. Its large buffers go 
 each worker maps, so that the system has one copy of them until a worker changes its own. Some
 objects travel only when a process is started: tensors in torch's shared memory, and locks and
 queues of ``multiprocessing``. They are sent with it.
+
+Torch moves each tensor into shared memory. Then workers see each other's changes, and batches
+differ from those under fork; and a fork server takes no more than 250 tensors. So only large
+tensors go that way, which would be copied otherwise, and those that are shared already.
 """
 
 from __future__ import annotations
@@ -19,7 +23,9 @@ from multiprocessing.reduction import DupFd, ForkingPickler
 from types import FunctionType
 from typing import Any
 
-import torch.multiprocessing  # noqa: F401  (registers torch's reductions with ForkingPickler)
+import torch.multiprocessing
+from torch.multiprocessing.reductions import rebuild_typed_storage
+from torch.storage import TypedStorage
 
 from ...saving.pickles.codecs import Numbered
 from ...saving.pickles.opened import load_with
@@ -28,9 +34,13 @@ from ...saving.pickles.picklers import dump_with
 #: buffers begin at multiples of this, as processors like them to
 _ALIGNED = 64
 
-#: what multiprocessing knows how to send; of these, methods and partials are no different anywhere
+#: objects that multiprocessing sends, or torch by it; of these, methods and partials are no
+#: different anywhere
 _SENT = ForkingPickler(io.BytesIO()).dispatch_table
 _ORDINARY = ("builtins", "functools", "re")
+
+#: a tensor whose memory has as many bytes goes into shared memory, as under torch: no copy is made
+_LARGE = 1 << 24
 
 
 class Payload:
@@ -89,6 +99,10 @@ class _Packer:
                 return of_main, (name,)
             if self._main.get(name) is obj and isinstance(obj, type):
                 self.names[name] = obj
+        if isinstance(obj, torch.Tensor | TypedStorage | torch.UntypedStorage):
+            parts: tuple[Any, ...] | None = _own(obj)
+            if parts is not NotImplemented:
+                return parts
         sent = kind in _SENT and kind.__module__ not in _ORDINARY
         # The module of Cython's functions is no text: their class has an attribute of that name.
         if not sent and not str(kind.__module__).startswith("multiprocessing."):
@@ -99,6 +113,44 @@ class _Packer:
 def of_main(name: str) -> Any:
     """The object that the new process's ``__main__`` defines under that name."""
     return getattr(sys.modules["__main__"], name)
+
+
+def _own(obj: torch.Tensor | TypedStorage | torch.UntypedStorage) -> Any:
+    """How a tensor, or its memory, is written for a process that has it for itself.
+
+    None: as pickle writes it. NotImplemented: another process cannot have it so, or not cheaply.
+    """
+    if isinstance(obj, TypedStorage):
+        memory = obj._untyped_storage
+        return (rebuild_typed_storage, (memory, obj.dtype)) if _is_ours(memory) else NotImplemented
+    if not _is_ours(obj):
+        return NotImplemented
+    if isinstance(obj, torch.UntypedStorage):
+        if obj.is_shared() or obj.nbytes() >= _LARGE:
+            return NotImplemented
+        array: Any = torch.empty(0, dtype=torch.uint8).set_(obj).numpy()
+        return storage_of, (pickle.PickleBuffer(array),)
+    if type(obj) is not torch.Tensor:
+        return None
+    # Multiprocessing's way forgets quantizers, and that a tensor is conjugated.
+    make, (first, *more), *rest = obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    if isinstance(first, torch.UntypedStorage):  # of 8-bit floats; `make` expects what has a type
+        first = TypedStorage(wrap_storage=first, dtype=torch.uint8, _internal=True)
+    return make, (first, *more), *rest
+
+
+def _is_ours(obj: torch.Tensor | torch.UntypedStorage) -> bool:
+    """It is on no device, and refers to no other tensor by a graph, which torch refuses to send."""
+    if obj.device.type != "cpu":
+        return False
+    return isinstance(obj, torch.UntypedStorage) or obj.is_leaf or not obj.requires_grad
+
+
+def storage_of(buffer: memoryview) -> torch.UntypedStorage:
+    """The memory of a tensor, in a new process: its own, as it maps the buffer for itself."""
+    if not len(buffer):
+        return torch.UntypedStorage(0)
+    return torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
 
 
 class _Memory:

@@ -17,7 +17,8 @@ import pytest
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import RestartWarning
-from picklable_loader.fetching.pool.new_processes import ends, start
+from picklable_loader.fetching.pool.new_processes import start
+from picklable_loader.fetching.pool.shutdown import wait_for_end
 
 from .test_deaths import lists
 from .ways import Remembers, Samples, Stateful, Stream
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.skipif(
 
 FROM_SERVER = multiprocessing.get_context("forkserver")
 
-#: Python's: has no public attributes
+#: Python's own; it has no public attributes
 SERVER: Any = getattr(forkserver, "_forkserver")
 
 #: seconds that a test waits for what is sure to come
@@ -101,7 +102,7 @@ def test_a_process_starts_although_the_fork_server_is_about_to_end(
         if len(asked) > 1:
             ask()
 
-    assert ends(SERVER._forkserver_pid)
+    assert wait_for_end(SERVER._forkserver_pid)
     monkeypatch.setattr(SERVER, "ensure_running", not_yet)
     monkeypatch.setattr(forkserver, "ensure_running", not_yet)
     process = a_process()
@@ -123,9 +124,9 @@ def test_an_error_that_is_no_end_of_a_fork_server_is_raised_and_nobody_waits(
         start(process)
 
 
-def test_ends_sends_a_signal_and_waits_and_knows_who_is_gone() -> None:
+def test_a_process_is_sent_a_signal_and_waited_for_and_may_be_gone() -> None:
     pid = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-c", "input()"])
-    assert ends(pid, signal.SIGKILL)
-    assert ends(pid)  # it waits to be asked for its exit code
+    assert wait_for_end(pid, signal.SIGKILL)
+    assert wait_for_end(pid)  # it waits to be asked for its exit code
     assert os.waitpid(pid, 0)[1] == signal.SIGKILL
-    assert ends(pid)
+    assert wait_for_end(pid)

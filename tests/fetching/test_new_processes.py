@@ -209,7 +209,7 @@ class Held(Dataset[Any]):
 )
 @METHODS
 def test_tensors_of_a_dataset_are_as_in_a_forked_worker(method: str) -> None:
-    """Torch's loader loses the scale of a quantized one, and that one is conjugated."""
+    """Torch's loader loses a quantized tensor's scale, and a conjugated view's sign."""
     dataset = Held()
     [expected] = DataLoader(dataset, None, num_workers=1, multiprocessing_context="fork")
     [found] = DataLoader(dataset, None, num_workers=1, multiprocessing_context=method)

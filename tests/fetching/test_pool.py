@@ -297,7 +297,7 @@ def test_whether_a_worker_dies_does_not_depend_on_others(
     os.kill(one or 0, signal.SIGKILL)
     assert pool.dies(0)
     with monkeypatch.context() as patch:
-        patch.setattr("picklable_loader.fetching.pool.pool._DYING_S", 0.0)
+        patch.setattr("picklable_loader.fetching.pool.pool.DYING_S", 0.0)
         assert not pool.dies(1)
     os.kill(other or 0, signal.SIGKILL)
     assert pool.dies(1)

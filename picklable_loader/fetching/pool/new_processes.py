@@ -9,20 +9,18 @@ file. A script without ``if __name__ == "__main__"`` would start its workers in 
 from __future__ import annotations
 
 import ast
-import os
 import pkgutil
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from multiprocessing import forkserver, resource_tracker
-from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 from ..worker.process import work
+from .shutdown import wait_for_end
 
 
 def is_importable() -> bool:
@@ -111,30 +109,6 @@ def start(process: BaseProcess) -> None:
         process.start()
     except (ConnectionError, EOFError):
         server = getattr(forkserver._forkserver, "_forkserver_pid", None)
-        if server is None or not ends(server):
+        if server is None or not wait_for_end(server):
             raise
         process.start()
-
-
-#: seconds from a signal, or a closed socket, to the end of a process
-_ENDING_S = 10.0
-
-
-def ends(pid: int, number: int | None = None) -> bool:
-    """Send a process a signal, if any, and wait for its end; False where the system cannot."""
-    if not hasattr(os, "pidfd_open"):
-        return False
-    try:
-        process = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    except OSError:  # a kernel before 5.3
-        return False
-    try:
-        if number is not None:
-            signal.pidfd_send_signal(process, number)
-        return bool(wait([process], _ENDING_S))
-    except ProcessLookupError:  # it has just ended
-        return True
-    finally:
-        os.close(process)

@@ -22,12 +22,9 @@ from ..worker.hooks import check_arguments
 from ..worker.process import without_ctrl_c
 from ..worker.replica import WorkerConfig
 from .exit import NOT_KNOWN, Death
-from .new_processes import Work, ends, hidden, preload, start
-from .shutdown import ASKED_S, Lifeline, remove_shared_memory, retire
+from .new_processes import Work, hidden, preload, start
+from .shutdown import ASKED_S, DYING_S, Lifeline, remove_shared_memory, retire, wait_for_end
 from .stack_dumps import Stacks
-
-#: seconds from a worker's end of file to its exit code
-_DYING_S = 10.0
 
 
 class Pool:
@@ -84,19 +81,19 @@ class Pool:
 
     def dies(self, worker: int) -> bool:
         """A worker has died, or is about to."""
-        return bool(wait([self._processes[worker].sentinel], _DYING_S))
+        return bool(wait([self._processes[worker].sentinel], DYING_S))
 
-    def deaths(self, seconds: float = _DYING_S) -> list[Death]:
+    def deaths(self, seconds: float = DYING_S) -> list[Death]:
         """The workers that have died, or do so within a time."""
         # An end of file comes a moment before the sentinel, and that before the exit code.
         ended = wait([process.sentinel for process in self._processes], seconds)
         for process in self._processes:
             if process.sentinel in ended:
-                process.join(_DYING_S)
+                process.join(DYING_S)
                 if process.exitcode == NOT_KNOWN and process.pid is not None:
                     # Perhaps the fork server has died, and the worker lives. It would go on taking
                     # tasks from the common queue, and nobody hears its answers: the loader hangs.
-                    ends(process.pid, signal.SIGKILL)
+                    wait_for_end(process.pid, signal.SIGKILL)
         dumps = {} if self._stacks is None else self._stacks.dumps
         return [
             Death(worker, process.pid or 0, process.exitcode, dumps.pop(worker, ""))

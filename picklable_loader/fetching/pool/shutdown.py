@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -18,6 +20,8 @@ from ..transport.fork_safety import guard, loaders_ends
 ASKED_S = 0.3
 #: those that they have with a worker_exit_fn, which may close files
 EXIT_S = 5.0
+#: seconds from the first sign of a process's end, such as an end of file, to the end itself
+DYING_S = 10.0
 #: seconds that they have to die of SIGTERM; with the above, less than anybody notices
 _TERMINATED_S = 0.2
 
@@ -39,6 +43,34 @@ def _join(processes: Sequence[BaseProcess], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     for process in processes:
         process.join(max(0.0, deadline - time.monotonic()))
+
+
+def wait_for_end(pid: int, number: int | None = None) -> bool:
+    """Wait until a process has ended, which need not be a child of this one.
+
+    Args:
+        pid: the process; it may be gone.
+        number: a signal to send first, ``signal.SIGKILL`` for example.
+
+    Returns:
+        It has ended; False if it has not within `DYING_S`, or if the system cannot say.
+    """
+    if not hasattr(os, "pidfd_open"):
+        return False
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    except OSError:  # a kernel before 5.3
+        return False
+    try:
+        if number is not None:
+            signal.pidfd_send_signal(process, number)
+        return bool(wait([process], DYING_S))
+    except ProcessLookupError:  # it has just ended
+        return True
+    finally:
+        os.close(process)
 
 
 class Lifeline:

@@ -122,8 +122,12 @@ def _own(obj: torch.Tensor | TypedStorage | torch.UntypedStorage) -> Any:
     """
     if isinstance(obj, TypedStorage):
         memory = obj._untyped_storage
-        return (rebuild_typed_storage, (memory, obj.dtype)) if _is_ours(memory) else NotImplemented
-    if not _is_ours(obj):
+        return (
+            (rebuild_typed_storage, (memory, obj.dtype))
+            if _can_be_copied(memory)
+            else NotImplemented
+        )
+    if not _can_be_copied(obj):
         return NotImplemented
     if isinstance(obj, torch.UntypedStorage):
         if obj.is_shared() or obj.nbytes() >= _LARGE:
@@ -139,8 +143,8 @@ def _own(obj: torch.Tensor | TypedStorage | torch.UntypedStorage) -> Any:
     return make, (first, *more), *rest
 
 
-def _is_ours(obj: torch.Tensor | torch.UntypedStorage) -> bool:
-    """It is on no device, and refers to no other tensor by a graph, which torch refuses to send."""
+def _can_be_copied(obj: torch.Tensor | torch.UntypedStorage) -> bool:
+    """It is in the CPU's memory, and no result of autograd's, which torch refuses to send."""
     if obj.device.type != "cpu":
         return False
     return isinstance(obj, torch.UntypedStorage) or obj.is_leaf or not obj.requires_grad
